@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from ampft.errors import InputError
 from ampft.export.formats import FORMATS
 from ampft.files import FileDigest, Sealed, hashed_text, read_hashed, write_text
 from ampft.kinds.inputs import Reader
-from ampft.kinds.prediction import PredictRequest
+from ampft.kinds.prediction import PredictRequest, TrainingInfo
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.precision.accelerator import numerics
 from ampft.precision.modes import BASELINE
@@ -30,6 +31,7 @@ from ampft.runs.predict import SavedClassifier, recorded_training
 from ampft.runs.predictor import Predictor, saved_problem
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.run_text import task_row
+from ampft.tasks.outcome import Problem
 from ampft.text import units
 from ampft.text.escaping import inert_lines, one_line
 from ampft.text.json_io import from_json, read_json_object, values_hash
@@ -162,6 +164,10 @@ class Artifact:
     config: Any  # Configuration of the model.
     reader: Reader  # Conversion of rows to the inputs of the model, as in its training.
     model: nn.Module  # Module whose forward pass is a call of the runtime, on the CPU.
+    problem: Problem  # What it decides, as decision.json said when the artifact was opened.
+    training: TrainingInfo  # What reading a row needs to know of the training.
+    # Held while rows are predicted: tokenizers and the settings of torch are not for two threads.
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def predictor(self, batch_size: int) -> Predictor:
         """Return what predicts rows with this artifact.
@@ -173,7 +179,7 @@ class Artifact:
         return Predictor(
             model=self.model,
             config=self.config,
-            problem=saved_problem(self.record, self.folder),
+            problem=self.problem,
             reader=self.reader,
             batch_size=min(batch_size, most),
             numerics=numerics(resolve(BASELINE, torch.device("cpu"))),
@@ -198,7 +204,7 @@ class Artifact:
                 finite.
         """
         predictor, rows = self.predictor(batch_size), self._rows(examples)
-        with predictor.numerics:
+        with self._lock, predictor.numerics:
             return predictor.logits(list(zip(*rows, strict=True)))
 
     def predict(self, examples: Any, batch_size: int) -> dict[str, Sequence[Any]]:
@@ -216,14 +222,12 @@ class Artifact:
         predictor, rows = self.predictor(batch_size), self._rows(examples)
         request = PredictRequest(batch_size=batch_size)
         output = task_row(self.record).kind.new_output(request, predictor.config)
-        with predictor.numerics:
+        with self._lock, predictor.numerics:
             predictions = predictor(list(zip(*rows, strict=True)))
         return dict(output.columns(rows, predictions))
 
     def _rows(self, examples: Any) -> Sequence[tuple[Any, ...]]:
-        rows = task_row(self.record).kind.rows_in_memory(
-            examples, recorded_training(self.record, self.folder)
-        )
+        rows = task_row(self.record).kind.rows_in_memory(examples, self.training)
         if not rows:
             raise InputError("the list is empty. Pass at least one row.")
         return rows
@@ -274,7 +278,8 @@ def load_artifact(folder: Path, manifest: ArtifactManifest, record: RunRecord) -
             f"{purpose}: the installed version cannot load {manifest.model} ({reason}). Use "
             "the version that artifact.json states, or export the run again."
         ) from error
-    return Artifact(folder, manifest, record, config, reader, model)
+    problem, training = saved_problem(record, folder), recorded_training(record, folder)
+    return Artifact(folder, manifest, record, config, reader, model, problem, training)
 
 
 def artifact_classifier(folder: Path) -> SavedClassifier:

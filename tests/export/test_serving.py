@@ -6,12 +6,14 @@ import ast
 import csv
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -21,6 +23,7 @@ from exported import artifact_of, rows, train_texts, train_words
 from running import REPOSITORY, call_here, succeeded
 
 from ampft.cli import main
+from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.artifact import MODULES
 
@@ -136,6 +139,29 @@ def test_servers_answer_as_predict(tmp_path, settings, capsys):
             assert found["prediction"] == row["prediction"]
             assert found["confidence"] == pytest.approx(float(row["confidence"]), abs=2e-6)
             assert str(found.get("answered")) == row.get("answered", "None")
+
+
+def test_an_open_artifact_decides_as_it_did_when_it_was_opened(onnx_text, tmp_path):
+    """It was checked then; a server would go on for weeks."""
+    folder = tmp_path / "artifact"
+    shutil.copytree(onnx_text, folder)
+    artifact = open_artifact(folder)
+    before = artifact.predict(TEXTS, 32)
+    contract = folder / "decision.json"
+    values = json.loads(contract.read_text(encoding="utf-8"))
+    values["rule"]["label_names"].reverse()
+    contract.write_text(json.dumps(values), encoding="utf-8")
+    assert artifact.predict(TEXTS, 32) == before
+    with pytest.raises(InputError, match=r"decision\.json: the file was changed after the export"):
+        open_artifact(folder)
+
+
+def test_an_artifact_answers_many_threads_at_once(onnx_text):
+    artifact = open_artifact(onnx_text)
+    parts = [TEXTS[start:] for start in range(len(TEXTS))] * 8
+    expected = [artifact.predict(part, 32) for part in parts]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda part: artifact.predict(part, 32), parts)) == expected
 
 
 def test_a_server_finds_words_and_entities_as_predict(tmp_path):
