@@ -79,7 +79,7 @@ def check_files(folder: Path, files: Mapping[str, FileDigest], names: Iterable[s
         sealed_run(folder, files).check(names)
 
 
-def model_files(folder: Path, files: Mapping[str, FileDigest]) -> set[str]:
+def model_files(folder: Path, files: Mapping[str, object]) -> set[str]:
     """Return the names of the files that loading the model of a run may read."""
     present = {path.name for path in folder.iterdir()}
     code = {name for name in files if name.endswith(".py") and "/" not in name}

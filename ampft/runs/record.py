@@ -23,7 +23,7 @@ from ampft.files import FileDigest, Recorded, hashed_text, read_hashed
 from ampft.machine import versions
 from ampft.runs.client_answers import ServedPart
 from ampft.runs.folder import RunFolder
-from ampft.runs.manifest import RECORD_NAME, check_model_files
+from ampft.runs.manifest import RECORD_NAME, check_model_files, model_files
 from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, from_json, read_json_object
@@ -219,6 +219,13 @@ class RunRecord:
         object.__setattr__(self, "data", without_secrets(self.data))
         object.__setattr__(self, "model", without_secrets(self.model))
         object.__setattr__(self, "reason", self.reason and without_credentials(self.reason))
+
+    def inputs(self) -> list[Recorded]:
+        """Return the files of data and of a local model that were read, or would be read today."""
+        place, known = Path(self.model.name), self.model.files
+        added = model_files(place, known) - {*known} if known and place.is_dir() else ()
+        files = {**self.data.files, **{str(place / n): known.get(n, "") for n in (*known, *added)}}
+        return [Recorded(Path(path), sha256) for path, sha256 in files.items()]
 
 
 def write_record(folder: RunFolder, record: RunRecord) -> Path:

@@ -47,6 +47,7 @@ from ampft.engine.step import (
 )
 from ampft.engine.threads import restore_cpu_threads
 from ampft.errors import InputError
+from ampft.files import CHANGED
 from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import (
     check_world_size,
@@ -471,6 +472,12 @@ def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int
     saved = [path for path in steps_of_run if (path / STEP_NAME).is_file()]
     step = min(saved, key=lambda path: int(path.name.rpartition("-")[2])) if saved else None
     record = read_record(run)
+    changed = [str(each.path) for each in record.inputs() if each.state == CHANGED]
+    if changed and not flags:
+        raise InputError(
+            f"RUN {run}: {changed[0]} was changed since the run read it, so another training would "
+            "be examined. Restore the file, or pass the settings that changed after ` -- `."
+        )
     args = recorded_arguments(record, flags)
     args = replace(args, use_cpu=args.use_cpu or record.topology.device == "cpu")
     if step is not None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from record_fixtures import record_of
 from running import call, succeeded
 from tiny_text import LABELS, tiny_texts
 from transformers import BertForSequenceClassification, BertTokenizerFast
 
+from ampft.arguments import ClassifyArguments
 from ampft.cli import main
+from ampft.errors import InputError
+from ampft.files import describe_file, hashed_text
+from ampft.lab.doctor import case
 
 OVERFLOW = "bert.encoder.layer.1.output.dense"
 
@@ -174,6 +180,30 @@ def test_a_run_without_a_saved_step_is_examined_from_its_start(
         main(["doctor", str(run), "--no_cure", "--batches", "2"])
 
     assert "in 16 of 16 examples" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize("changed", ["train.csv", "model/config.json"])
+def test_a_run_whose_inputs_were_changed_is_not_examined(tmp_path, monkeypatch, changed):
+    run, data, model = tmp_path / "run", tmp_path / "train.csv", tmp_path / "model"
+    for folder in (run, model):
+        folder.mkdir()
+    data.write_text("text,label\na,x\n")
+    (model / "config.json").write_text("{}")
+    record = record_of()
+    files = {"config.json": describe_file(model / "config.json").sha256}
+    record = replace(
+        record,
+        data=replace(record.data, files={str(data): describe_file(data).sha256}),
+        model=replace(record.model, name=str(model), files=files),
+    )
+    (run / "run.json").write_text(hashed_text(record))
+    monkeypatch.setattr(case, "recorded_arguments", lambda record, flags: ClassifyArguments())
+    monkeypatch.setattr(case, "recipe_case", lambda *args, **kwargs: "examined")
+    assert case.run_case(run, (), steps=1, trial_steps=1) == "examined"
+    (tmp_path / changed).write_text("other")
+    with pytest.raises(InputError, match=f"{Path(changed).name} was changed since the run read it"):
+        case.run_case(run, (), steps=1, trial_steps=1)
+    assert case.run_case(run, ("--padding",), steps=1, trial_steps=1) == "examined"
 
 
 def test_a_file_is_refused_as_the_folder_before_anything_is_examined(files, capsys):
