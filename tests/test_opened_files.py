@@ -44,7 +44,9 @@ OTHERS = {
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
         data/sources/text_files.py:_quoting_of_tsv data/sources/binary_files.py:_merged_rows
         data/sources/readers.py:_notes_on_controls data/sources/readers.py:stated_encoding
-        doors/pipeline_answers.py:_picture data/sources/data_sets.py:_configuration""",
+        doors/pipeline_answers.py:_picture data/sources/data_sets.py:_configuration
+        media/mask_folders.py:_has_boxes media/mask_folders.py:_is_of_labelme
+        media/mask_folders.py:_listed""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
         decision.py:Contract.read tasks/task.py:Task._has_new_head
@@ -63,7 +65,8 @@ OTHERS = {
         export/certificate/measured.py:onnx_dtypes export/certificate/measured.py:openvino_dtypes
         export/certificate/measured.py:_torch_dtypes export/artifact.py:certificate_problem
         export/certificate/certificate_page.py:read_certificate export/export.py:write_artifact
-        export/certificate/artifact_clients.py:Server.__call__ export/certificate/artifact_clients.py:_module
+        export/certificate/artifact_clients.py:Server.__call__
+        export/certificate/artifact_clients.py:_module
         models/tokenizer.py:saved_tokenization""",
     "predictions that answers are held against, so that changed ones show as a difference": """
         export/certificate/artifact_clients.py:served_artifact""",
@@ -106,7 +109,7 @@ OTHERS = {
         doors/serving_back.py:_mask lab/accept/accept.py:run
         lab/accept/obligations.py:Done.record lab/accept/obligations.py:Done.weights
         lab/accept/obligations.py:_predicted lab/accept/reference.py:train_reference
-        data/sources/rows.py:write_arrow""",
+        data/sources/arrow_rows.py:write_arrow""",
     "whether a file is this program's own, which its token or its content proves": """
         ownership.py:read_token ownership.py:lock_holder_pid ownership.py:_is_unfinished
         ownership.py:_locked_owner ownership.py:TemporaryFolder.__init__

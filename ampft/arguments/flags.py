@@ -146,6 +146,16 @@ def later_wins(kind: type[Any], *parts: Sequence[str]) -> list[str]:
     return [word for each in joined for word in each.words]
 
 
+def flag_values(kind: type[Any], words: Sequence[str]) -> dict[str, Any]:
+    """Return the values that a part of a command line sets, by name."""
+    known, hints = fields_and_hints(kind)
+    values: dict[str, Any] = {}
+    for each in given_flags(words, known, hints):
+        if each.name:
+            _store(values, known[each.name], hints[each.name], each)
+    return values
+
+
 def parse_flags(
     kind: type[T],
     argv: Sequence[str],

@@ -104,7 +104,6 @@ def _inference_gains(comparison: Comparison, arm: ArmResult) -> Iterator[str]:
 
 
 def _training_cost(comparison: Comparison, arm: ArmResult) -> str:
-    """Return one sentence on the speed and memory of training."""
     baseline = comparison.baseline
     if arm.execution == "emulated":
         return f"{arm.name} is emulated, so its speed says nothing about its speed on a GPU."
@@ -166,7 +165,6 @@ def _memory_words(arm: ArmResult) -> tuple[int, str, str] | None:
 
 
 def _inference_cost(comparison: Comparison, arm: ArmResult) -> str:
-    """Return one sentence on the speed and the size of a mode of inference."""
     assert arm.inference is not None
     size = _size_words(arm.inference.size_ratio)
     if arm.execution == "emulated":

@@ -449,7 +449,6 @@ def _refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
 
 
 def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> list[str]:
-    """Return notes on labels that may be one class in two spellings, and on very many classes."""
     training_rows = len(labels)
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in names:

@@ -315,9 +315,7 @@ def _check_columns_fit(
     likely = probabilities.argmax(axis=1).astype(np.int64)
     totals = np.bincount(predicted, minlength=len(names))
     pairs = confusion_counts(predicted, likely).tolist()
-    usual = {
-        one: other for one, other, count in pairs if one != other and 2 * count > totals[one]
-    }
+    usual = {one: other for one, other, count in pairs if one != other and 2 * count > totals[one]}
     while ends := [one for one, other in usual.items() if other not in usual]:
         for one in ends:
             del usual[one]

@@ -177,7 +177,6 @@ def table_of_rows(
 
 
 def _requested_columns(requested: str | None, trained: Sequence[str]) -> tuple[str, ...]:
-    """Return the requested columns to read, or the model's training columns if None."""
     if requested is None:
         return tuple(trained)
     columns = tuple(name.strip() for name in requested.split(","))
@@ -257,7 +256,6 @@ def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[
 
 
 def _texts_of_cells(cells: Mapping[str, Any], trained: TrainingInfo, place: str) -> list[Any]:
-    """Return the texts of a row of cells by column."""
     names = tuple(cells)
     columns = InputColumns.of(trained.input_columns, names, trained.feature_columns)
     require_columns(columns.sources, names, "inputs", origin=place)

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
+
+from record_fixtures import record_of
 
 from ampft.arguments.compare import ComparisonDesign
-from ampft.comparison.execution.plan import CostEstimate, ModeCost, Plan, TrainingSize
+from ampft.comparison.execution.comparison_folder import run_folder
+from ampft.comparison.execution.plan import (
+    CostEstimate,
+    ModeCost,
+    Plan,
+    PlannedRun,
+    TrainingSize,
+    set_by_flags,
+)
+from ampft.files import hashed_text
 
 SIZE = TrainingSize(epochs=5, train_examples=1642)
 ESTIMATE = CostEstimate(
@@ -38,3 +50,16 @@ def plan(**changes: object) -> Plan:
         arguments={"seed": 42, "learning_rate": 1e-3}, estimate=ESTIMATE, size=SIZE,
     )  # fmt: skip
     return replace(result, **{k: v for k, v in changes.items() if k not in names})
+
+
+def write_record(folder: Path, run: PlannedRun, **parts: object) -> None:
+    """Write the record of a finished run, with the settings that its flags set."""
+    record = record_of()
+    record = replace(
+        record,
+        arguments={**record.arguments, "perturb_initial_weights": False, **set_by_flags(run.flags)},
+        **parts,
+    )
+    place = run_folder(folder, run)
+    place.mkdir(parents=True)
+    (place / "run.json").write_text(hashed_text(record))

@@ -7,18 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from planned import plan
+from planned import plan, write_record
 from record_fixtures import record_of
 from resumed_runs import evidence, interrupted, two_epochs
 from running import CLASSIFY, REPOSITORY, call_here, last_of_each, succeeded
 
 from ampft.arguments import parse_compare_arguments
-from ampft.comparison.execution.comparison_folder import run_ending, run_folder
+from ampft.arguments.compare import ArmSettings
+from ampft.comparison.execution.comparison_folder import run_ending, run_folder, runs_without_result
 from ampft.comparison.execution.launch import EndedProgram
 from ampft.comparison.execution.plan import PlannedRun, mode_arm
 from ampft.comparison.execution.session import open_comparison
 from ampft.errors import InputError
-from ampft.files import describe_file, hashed_text
+from ampft.files import describe_file
 
 RUN = PlannedRun(mode_arm("bf16"), 43)
 
@@ -116,12 +117,8 @@ def test_the_users_interval_is_kept(tmp_path):
 def test_no_run_is_added_to_runs_on_other_data(tmp_path):
     data, folder = tmp_path / "train.csv", tmp_path / "cmp"
     data.write_text("text,label\na,x\nb,y\n")
-    record = record_of()
-    record = replace(
-        record, data=replace(record.data, files={str(data): describe_file(data).sha256})
-    )
-    run_folder(folder, RUN).mkdir(parents=True)
-    (run_folder(folder, RUN) / "run.json").write_text(hashed_text(record))
+    part = replace(record_of().data, files={str(data): describe_file(data).sha256})
+    write_record(folder, RUN, data=part)
     assert run_ending(run_folder(folder, RUN)).is_complete
     command = parse_compare_arguments(["--", "--train_file", str(data), "--use_cpu"])
     with open_comparison(command, folder, plan()) as session:
@@ -141,10 +138,7 @@ def test_no_run_is_added_to_runs_from_another_model(tmp_path):
     weights = model / "model.safetensors"
     weights.write_bytes(b"one")
     files = {weights.name: describe_file(weights).sha256}
-    record = record_of()
-    record = replace(record, model=replace(record.model, name=str(model), files=files))
-    run_folder(folder, RUN).mkdir(parents=True)
-    (run_folder(folder, RUN) / "run.json").write_text(hashed_text(record))
+    write_record(folder, RUN, model=replace(record_of().model, name=str(model), files=files))
     command = parse_compare_arguments(["--", "--use_cpu"])
     with open_comparison(command, folder, plan()):
         pass
@@ -152,3 +146,59 @@ def test_no_run_is_added_to_runs_from_another_model(tmp_path):
     match = r"model.safetensors was changed since bf16-seed43 was trained.*from different models"
     with pytest.raises(InputError, match=match), open_comparison(command, folder, plan()):
         pass
+
+
+def test_a_finished_comparison_is_not_the_answer_for_other_data(tmp_path):
+    data, folder = tmp_path / "train.csv", tmp_path / "cmp"
+    data.write_text("text,label\na,x\nb,y\n")
+    part = replace(record_of().data, files={str(data): describe_file(data).sha256})
+    for run in plan().all_runs():
+        write_record(folder, run, data=part)
+    command = parse_compare_arguments(["--", "--train_file", str(data), "--use_cpu"])
+    with open_comparison(command, folder, plan()) as session:
+        assert session.missing() == ()
+    data.write_text("text,label\na,x\nb,x\n")
+    match = r"train\.csv was changed since .* was trained"
+    with pytest.raises(InputError, match=match), open_comparison(command, folder, plan()):
+        pass
+
+
+def test_a_file_added_to_a_local_model_is_a_change(tmp_path):
+    model, folder = tmp_path / "model", tmp_path / "cmp"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"one")
+    files = {"model.safetensors": describe_file(model / "model.safetensors").sha256}
+    write_record(folder, RUN, model=replace(record_of().model, name=str(model), files=files))
+    command = parse_compare_arguments(["--", "--use_cpu"])
+    (model / "notes.txt").write_text("no model is loaded from it")
+    with open_comparison(command, folder, plan()):
+        pass
+    (model / "added_tokens.json").write_text("{}")
+    match = r"added_tokens\.json was changed since bf16-seed43"
+    with pytest.raises(InputError, match=match), open_comparison(command, folder, plan()):
+        pass
+
+
+ARMS = tuple(ArmSettings(name, ("--learning_rate", rate), "fp32") for name, rate in
+             (("low", "1e-5"), ("high", "1e-3")))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "flag"),
+    [
+        ("low-seed42", "high-seed42", "--learning_rate 0.001"),
+        ("low-seed42", "low-seed43", "--seed 43"),
+        ("low-seed42", "placebo-seed42", "--perturb_initial_weights"),
+    ],
+)
+def test_exchanged_folders_of_runs_are_refused(tmp_path, one, other, flag):
+    planned, folder = plan(arm_settings=ARMS, modes=None), tmp_path / "cmp"
+    for run in planned.all_runs():
+        write_record(folder, run)
+    runs = folder / "runs"
+    assert len(runs_without_result(planned.all_runs(), folder)) == 0
+    (runs / one).rename(runs / "moved")
+    (runs / other).rename(runs / one)
+    (runs / "moved").rename(runs / other)
+    with pytest.raises(InputError, match=f"(?s){flag}.*renamed or exchanged"):
+        runs_without_result(planned.all_runs(), folder)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import RUNS_NAME
-from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun
+from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, set_by_flags
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import Remark, remark
 from ampft.errors import InputError
@@ -93,9 +93,29 @@ def run_ending(folder: Path, log: Path | None = None) -> RunEnding:
     return RunEnding("failed", record, errors[-1] if errors else None)
 
 
+def planned_ending(folder: Path, run: PlannedRun, log: Path | None = None) -> RunEnding:
+    """Return how a planned run ended; see `run_ending`.
+
+    Raises:
+        InputError: Its folder holds a run with other settings than the planned ones.
+    """
+    place = run_folder(folder, run)
+    ending = run_ending(place, log)
+    if ending.record is not None:
+        recorded = ending.record.arguments
+        for name, value in set_by_flags(run.flags).items():
+            if name in recorded and recorded[name] != value:
+                raise InputError(
+                    f"{place}: the run in this folder has {inert(f'--{name} {recorded[name]}')}, "
+                    f"and {run.name} has {inert(str(value))}: folders were renamed or exchanged. "
+                    "Restore them from a copy, or delete this one to train the run again."
+                )
+    return ending
+
+
 def runs_without_result(runs: Sequence[PlannedRun], folder: Path) -> tuple[PlannedRun, ...]:
     """Return the runs that have no result yet in the comparison's folder."""
-    return tuple(run for run in runs if not run_ending(run_folder(folder, run)).is_complete)
+    return tuple(run for run in runs if not planned_ending(folder, run).is_complete)
 
 
 def with_selected_arm(plan: Plan, folder: Path) -> Plan:
@@ -117,7 +137,7 @@ def with_selected_arm(plan: Plan, folder: Path) -> Plan:
     higher_is_better = True
     for arm in plan.arms:
         runs = [run for run in plan.selection_runs if run.arm == arm]
-        records = [run_ending(run_folder(folder, run)).record for run in runs]
+        records = [planned_ending(folder, run).record for run in runs]
         finished = [each for each in records if each is not None and each.status == "finished"]
         if not finished or len(finished) < len(runs):
             continue  # the placebo, or an arm that is unstable
@@ -134,7 +154,6 @@ def with_selected_arm(plan: Plan, folder: Path) -> Plan:
 
 
 def _validation_score(record: RunRecord, metric: str) -> float:
-    """Return the validation metric of the weights that a run reports on."""
     best = record.best
     validations = [v for v in record.validations if best is None or v.epoch == best.epoch]
     if best is not None and best.step is not None:
@@ -202,7 +221,7 @@ def compare_planned_runs(
         seeds
         for seeds in plan.design.seed_counts
         if all(
-            log_file(folder, run).exists() or run_ending(run_folder(folder, run)).record is not None
+            log_file(folder, run).exists() or planned_ending(folder, run).record is not None
             for run in plan.runs(seeds)
         )
     ]
@@ -235,27 +254,23 @@ def complete_runs(plan: Plan, folder: Path, seeds: int) -> list[PlannedRun]:
     return [run for run in _by_seed(plan, seeds) if run.seed not in missing]
 
 
-def check_data_unchanged(plan: Plan, folder: Path) -> None:
-    """Check that runs to come would read the files that the complete runs have read.
+def check_inputs_unchanged(plan: Plan, folder: Path) -> None:
+    """Check that this command names the inputs that the complete runs have read.
 
     Raises:
-        InputError: A file was changed since.
+        InputError: A file of the data or of a local model was changed since, or added to the model.
     """
-    checked: set[tuple[str, str]] = set()
+    checked: set[Recorded] = set()
     for run in plan.all_runs():
-        ending = run_ending(run_folder(folder, run))
-        files: dict[str, str] = {}
-        if ending.record and ending.is_complete:
-            model = ending.record.model
-            inside = {str(Path(model.name, name)): each for name, each in model.files.items()}
-            files = {**ending.record.data.files, **inside}
-        for path, sha256 in files.items() - checked:
-            checked.add((path, sha256))
-            if Recorded(Path(path), sha256).state == CHANGED:
+        record = planned_ending(folder, run).record
+        inputs = record.inputs() if record and record.status in COMPLETE else ()
+        for recorded in (each for each in inputs if each not in checked):
+            checked.add(recorded)
+            if recorded.state == CHANGED:
                 raise InputError(
-                    f"--output_dir {folder}: {path} was changed since {run.name} was trained, and "
-                    "runs on different data or from different models cannot be compared. Restore "
-                    "the file, or choose another folder."
+                    f"--output_dir {folder}: {recorded.path} was changed since {run.name} was "
+                    "trained, and runs on different data or from different models cannot be "
+                    "compared. Restore the file, or choose another folder."
                 )
 
 
@@ -325,7 +340,7 @@ def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list
     """Return the names of the arms without a run record, by ascending seed."""
     arms: dict[int, list[JSONValue]] = {}
     for run in _by_seed(plan, seeds):
-        if run_ending(run_folder(folder, run)).record is None:
+        if planned_ending(folder, run).record is None:
             arms.setdefault(run.seed, []).append(run.arm.name)
     return arms
 
@@ -333,7 +348,6 @@ def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list
 def _compare_folds(
     plan: Plan, folder: Path, runs: Sequence[PlannedRun], remarks: Sequence[Remark]
 ) -> Comparison:
-    """Compare by repeated cross-validation: the folds of a seed become one table of all rows."""
     folds: dict[PlannedRun, dict[int, Path]] = {}
     for run in runs:
         folds.setdefault(replace(run, fold=0), {})[run.fold] = run_folder(folder, run)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import PLACEBO, ComparisonDesign
+from ampft.arguments.flags import flag_values
 from ampft.comparison.remarks import Remark, remark_texts
 from ampft.errors import InputError
 from ampft.files import read_hashed
 from ampft.precision.modes import BASELINE, MODE_TABLE
 from ampft.text.escaping import inert
-from ampft.text.json_io import Count, NotNegative, Positive, from_json
+from ampft.text.json_io import Count, JSONValue, NotNegative, Positive, from_json, json_values
 
 PLAN_NAME = "plan.json"
 SCHEMA = 4  # since 4, the file states its own hash
@@ -164,6 +167,12 @@ class PlannedRun:
         perturbed = ["--perturb_initial_weights"] * self.arm.is_perturbed
         fold = ["--fold", str(self.fold)] * (self.fold > 0)
         return (*self.arm.flags, "--seed", str(self.seed), *perturbed, *fold)
+
+
+@cache
+def set_by_flags(flags: tuple[str, ...]) -> dict[str, JSONValue]:
+    """Return the settings that the flags of a planned run set, as a record has them."""
+    return cast("dict[str, JSONValue]", json_values(flag_values(ClassifyArguments, flags)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,7 +341,6 @@ def read_plan(folder: Path) -> Plan | None:
 
 
 def _check_estimate(plan: Plan, arm: Arm) -> None:
-    """Check that the cost of a run of an arm was estimated."""
     estimate = plan.estimate_of(arm)
     for name, modes in (("modes", estimate.modes), ("executions", estimate.executions)):
         for mode in (arm.mode, BASELINE) if name == "modes" else (arm.mode,):

@@ -17,11 +17,11 @@ from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.comparison_folder import (
     LOGS_NAME,
     YARDSTICK_NAME,
-    check_data_unchanged,
+    check_inputs_unchanged,
     compare_planned,
     complete_runs,
     log_file,
-    run_ending,
+    planned_ending,
     run_folder,
     runs_without_result,
     selection_remark,
@@ -350,7 +350,7 @@ class ComparisonSession:
         Raises:
             InputError: Its input is invalid and no run of its arm is complete.
         """
-        ending = run_ending(run_folder(self.folder.path, run), log_file(self.folder.path, run))
+        ending = planned_ending(self.folder.path, run, log_file(self.folder.path, run))
         self._ended = [*(self._ended or []), run]
         if ending.is_complete:
             self._complete.add(run)
@@ -579,8 +579,7 @@ def open_comparison(
                 )
         seconds = wait_for_runs_left(folder / LOGS_NAME)
         todo = runs_without_result(plan.all_runs(), folder)
-        if todo:
-            check_data_unchanged(plan, folder)
+        check_inputs_unchanged(plan, folder)
         with contextlib.ExitStack() as stack:
             progress = stack.enter_context(Progress(plan, todo))
             launchers = make_launchers(command, plan, folder)

@@ -97,7 +97,6 @@ def comparison_page(comparison: Comparison) -> Page:
 
 
 def _reading(comparison: Comparison) -> list[Block]:
-    """Return how to read the bars, and what was measured."""
     c, units = comparison, comparison.units
     blocks: list[Block] = []
     if any(arm.difference for arm in c.arms):
@@ -137,7 +136,6 @@ def _reading(comparison: Comparison) -> list[Block]:
 def _drawn_sections(
     comparison: Comparison, styles: Sequence[ArmStyle], examples: Sequence[Block]
 ) -> Iterator[Section]:
-    """Yield the sections with their charts, the table of the arms first."""
     c = comparison
     keys = {arm.name: style.key() for arm, style in zip(c.arms, styles, strict=True)}
     strip_of = {each.name: each for each in strips.columns(c, styles)}
@@ -199,7 +197,6 @@ def _legend(styles: Sequence[ArmStyle]) -> Markup:
 
 
 def _calibration(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Block]:
-    """Return the panels of the calibration, next to each other."""
     panels = []
     for panel in calibration_panels(comparison.arms, styles):
         error = Markup("")

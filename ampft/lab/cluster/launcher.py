@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import CompareCommand
 from ampft.arguments.flags import later_wins
-from ampft.comparison.execution.comparison_folder import run_ending, run_folder
+from ampft.comparison.execution.comparison_folder import planned_ending
 from ampft.comparison.execution.launch import (
     POLL_SECONDS,
     EndedProgram,
@@ -465,7 +465,7 @@ def ray_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[La
     cluster = _cluster_of(command, max(each.peak_bytes for each in estimates))
     cluster.keep_reference(folder / CANARY_NAME)
     for run in plan.all_runs():
-        record = run_ending(run_folder(folder, run)).record
+        record = planned_ending(folder, run).record
         if record is not None:
             hardware = record.hardware
             cluster.nodes.set_kind(

@@ -47,7 +47,7 @@ import numpy as np
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions, read_run_predictions
-from ampft.comparison.execution.comparison_folder import LOGS_NAME, run_ending, run_folder
+from ampft.comparison.execution.comparison_folder import LOGS_NAME, planned_ending, run_folder
 from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.comparison.findings import MetricInfo, metric_info
 from ampft.comparison.statistics.interval import FloatArray, estimate_of_sums, half_widths
@@ -255,7 +255,7 @@ def learning_curve(
     omitted = [
         seed
         for seed, runs in by_seed.items()
-        if any(run_ending(run_folder(folder, run)).status != "finished" for run in runs.values())
+        if any(planned_ending(folder, run).status != "finished" for run in runs.values())
     ]
     seeds = sorted(set(by_seed) - set(omitted))
     if len(seeds) < MIN_SEEDS:
@@ -267,7 +267,7 @@ def learning_curve(
     for seed in seeds:
         for arm, run in by_seed[seed].items():
             path = run_folder(folder, run)
-            record = run_ending(path).record
+            record = planned_ending(folder, run).record
             assert record is not None, "the seed is complete"
             check_files(path, record.files, [PREDICTIONS_NAME])
             predictions = path / PREDICTIONS_NAME

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.arguments.compare import ArmSettings
-from ampft.comparison.execution.comparison_folder import run_ending, run_folder
+from ampft.comparison.execution.comparison_folder import planned_ending, run_folder
 from ampft.comparison.execution.plan import CostEstimate, Plan, TrainingSize
 from ampft.comparison.statistics.folds import corrected_variance, estimate_over_folds
 from ampft.errors import InputError
@@ -274,7 +274,7 @@ def read_evidence(folder: Path, plan: Plan, name: str, metric: str) -> Evidence 
     runs = [run for run in plan.all_runs() if run.arm.name == name]
     for run in runs:
         place = run_folder(folder, run)
-        record = run_ending(place).record
+        record = planned_ending(folder, run).record
         if record is None or record.status != "finished":
             return None
         check_files(place, record.files, [PREDICTIONS_NAME])

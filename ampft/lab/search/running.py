@@ -14,7 +14,7 @@ from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import MIN_SEEDS, CompareCommand, ComparisonFlags, comparison_command
 from ampft.arguments.flags import later_wins
 from ampft.comparison.analysis.loading import RUNS_NAME
-from ampft.comparison.execution.comparison_folder import LOGS_NAME
+from ampft.comparison.execution.comparison_folder import LOGS_NAME, check_inputs_unchanged
 from ampft.comparison.execution.plan import CostEstimate, Plan, read_plan
 from ampft.comparison.execution.planning import redacted_settings
 from ampft.comparison.execution.session import ComparisonSession, open_comparison
@@ -107,6 +107,16 @@ class Search:
             candidate, answer = self._chosen(session, tried)
             pace = self._pace(session)
         self._judge(candidate, answer, pace)
+
+    def check_inputs_unchanged(self) -> None:
+        """Check that the answer is about the files that this command names.
+
+        Raises:
+            InputError: Data or a local model were changed since.
+        """
+        for place in (self.folder / name for name in (CANDIDATES, FINAL)):
+            if (plan := read_plan(place)) is not None:
+                check_inputs_unchanged(plan, place)
 
     @property
     def plan(self) -> SearchPlan:

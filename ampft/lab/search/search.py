@@ -57,6 +57,8 @@ def run_search(line: CommandLine[SearchSettings], started: float | None = None) 
         running = Search(settings, line.after, classify, locked, state, began)
         if running.state.answer is None:
             running.run()
+        else:
+            running.check_inputs_unchanged()
         print_line(answer_text(running.state, folder, line.after))
     return folder
 

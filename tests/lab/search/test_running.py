@@ -7,10 +7,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from planned import plan, write_record
+from record_fixtures import record_of
 from test_rungs import PLAN
 
+from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import ComparisonDesign
 from ampft.comparison.execution.plan import Plan
+from ampft.errors import InputError
+from ampft.files import describe_file, hashed_text
 from ampft.lab.search import running
 from ampft.lab.search.rungs import DEFAULT, Candidate, fitting_plan
 from ampft.lab.search.running import Search, _with_arm
@@ -146,3 +151,17 @@ def test_where_runs_are_slower_rungs_are_left_out(simulate, slowness):
     assert repeated.trained == []
     assert kept == tried
     assert again.state.stopped == found.state.stopped
+
+
+def test_an_answer_is_not_printed_for_other_data(tmp_path):
+    data, place = tmp_path / "train.csv", tmp_path / "search" / "candidates"
+    data.write_text("text,label\na,x\nb,y\n")
+    part = replace(record_of().data, files={str(data): describe_file(data).sha256})
+    write_record(place, plan().all_runs()[0], data=part)
+    (place / "plan.json").write_text(hashed_text(plan()))
+    settings = SearchSettings(time_budget="1h")
+    search = Search(settings, (), ClassifyArguments(), Folder(place.parent), None, 0.0)
+    search.check_inputs_unchanged()
+    data.write_text("text,label\na,x\nb,x\n")
+    with pytest.raises(InputError, match=r"train\.csv was changed since fp32-seed42"):
+        search.check_inputs_unchanged()
