@@ -81,9 +81,11 @@ class TrackerReporting(Feature):
             for tracker in self.accelerator.trackers:
                 known = self._arguments.get(tracker.name, {})
                 if self.sent and ids.get(tracker.name) in known.values():
-                    # Trackio sends later; a killed run has lost some of its last steps.
-                    stored = getattr(tracker.tracker, "_next_step", self.sent + 1) - 1
-                    _skip_sent(tracker, min(self.sent, stored))
+                    # Trackio and W&B send later; a killed run has lost some of its last steps.
+                    # Offline, W&B begins another log with step 0, which must be whole by itself.
+                    run = tracker.tracker
+                    step = getattr(run, "starting_step", getattr(run, "_next_step", self.sent + 1))
+                    _skip_sent(tracker, min(self.sent, step - 1))
             if ids and self.folder is not None:
                 write_text(self.folder / IDS_NAME, json.dumps(ids))
 

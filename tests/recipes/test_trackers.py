@@ -288,6 +288,25 @@ def test_steps_that_a_killed_run_did_not_send_are_sent(tmp_path):
     assert sorted(step for step, name in rows if name == "loss") == [*range(1, 8)]
 
 
+@pytest.mark.parametrize(("step", "sent_again"), [(0, [1, 2, 3, 4]), (3, [3, 4]), (9, [4])])
+def test_wandb_gets_what_its_log_lacks(tmp_path, step, sent_again):
+    """Offline, a run that is continued begins another log with step 0."""
+    logged: list[int] = []
+
+    class Wandb(FakeAccelerator):
+        def init_trackers(self, project, settings, arguments):
+            run = SimpleNamespace(id="a", starting_step=step)
+            log = lambda values, step=None, **more: logged.append(step)  # noqa: E731
+            self.trackers = [SimpleNamespace(name="wandb", tracker=run, log=log)]
+
+    (tmp_path / IDS_NAME).write_text('{"wandb": "a"}')
+    reporting = TrackerReporting(Wandb({}), {"seed": 1}, "run", tmp_path, sent=3, begins_again=True)
+    reporting.begin()
+    for each in range(1, 5):
+        reporting.accelerator.trackers[0].log({"loss": 1.0}, step=each)
+    assert logged == sent_again
+
+
 @pytest.mark.parametrize("content", [None, "", "[]", '{"trackio": 1}', "\\xff"])
 def test_a_run_without_its_ids_begins_another(tmp_path, content):
     runs: dict[str, list[tuple[int, str]]] = {}
