@@ -257,6 +257,8 @@ SYSTEMS: dict[str, Callable[[Workload, int], list[float]]] = {
     "trainer (compiled)": lambda workload, seed: train_with_trainer(
         workload, seed, fused=True, compiled=True
     ),
+    "ampft (fp16)": lambda workload, seed: train_with_ampft(replace(workload, mode="fp16"), seed),
+    "ampft (bf16)": lambda workload, seed: train_with_ampft(replace(workload, mode="bf16"), seed),
     "ampft": train_with_ampft,
 }
 
