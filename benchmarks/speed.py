@@ -29,7 +29,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +40,7 @@ import torch
 from cases import MODELS, TEXTS, load_texts, model_folder
 from provenance import provenance
 from systems import SYSTEMS, parse_systems, prepare, set_tuned_micro_batches, tune_micro_batches
-from workload import Workload, mean_tokens, use_torch_kernel_cache_limits
+from workload import ProcessorClock, StepClock, Workload, mean_tokens, use_torch_kernel_cache_limits
 
 import ampft
 from ampft.machine import resident_peak
@@ -88,7 +87,7 @@ def measure(
 def run_turn_here(workload: Workload, statistic: str, name: str, turn: int) -> dict[str, Any]:
     """Train once with a system."""
     prepare(name, workload)
-    started = time.perf_counter()
+    started = workload.clock.read()
     ends = SYSTEMS[name](workload, turn)
     step = getattr(np, statistic)(np.diff(ends)[WARMUP_STEPS - 1 :])
     return {"step": float(step), "first_step": ends[0] - started}
@@ -178,9 +177,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--apart", action="store_true", help="one process per turn; measures memory too"
     )
+    parser.add_argument(
+        "--cpu_time",
+        action="store_true",
+        help="measure CPU time instead of wall time: for a busy machine, with OMP_NUM_THREADS=1",
+    )
     parser.add_argument("--only", metavar="SYSTEM", help=argparse.SUPPRESS)
     parser.add_argument("--only_turn", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--tuned_micro_batches", type=int, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--tuned_micro_batches",
+        type=int,
+        help="micro-batches of the tuned Trainer (default: the fastest of 1, 2 and 4)",
+    )
     parser.add_argument("--out", type=Path, required=True, help="JSON file to add to")
     return parser.parse_args()
 
@@ -196,7 +204,8 @@ def measure_case(args: argparse.Namespace, names: list[str], workload: Workload)
     times, rates = measure(run_turn, names, args.turns, partial(matrix_gflops, args.mode))
     settings = ("case", "model", "mode", "batch_size", "max_length", "examples", "steps")
     return {
-        **{name: getattr(args, name) for name in (*settings, "statistic", "apart")},
+        **{name: getattr(args, name) for name in (*settings, "statistic", "apart", "cpu_time")},
+        "threads": torch.get_num_threads(),
         "mean_tokens": mean_tokens(workload),
         "matrix_rate_gflops": rates,
         "tuned_micro_batches": tuned,
@@ -230,10 +239,12 @@ def main() -> None:
     data = load_texts(args.case, args.data_dir, args.examples)
     with tempfile.TemporaryDirectory() as folder:
         model = model_folder(args.model, tuple(data.label_names), Path(folder))
-        workload = Workload(data, model, args.mode, args.batch_size, args.max_length, args.steps)
+        clock = ProcessorClock if args.cpu_time else StepClock
+        sizes = args.batch_size, args.max_length, args.steps
+        workload = Workload(data, model, args.mode, *sizes, clock)
+        if args.tuned_micro_batches is not None:
+            set_tuned_micro_batches(workload, args.tuned_micro_batches)
         if args.only:
-            if args.tuned_micro_batches is not None:
-                set_tuned_micro_batches(workload, args.tuned_micro_batches)
             measured = run_turn_here(workload, args.statistic, args.only, args.only_turn)
             print(json.dumps(measured | {"peak": peak_memory()}))
             return

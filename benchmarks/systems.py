@@ -25,7 +25,6 @@ from transformers import (
     get_scheduler,
 )
 from workload import (
-    StepClock,
     Workload,
     cached_task,
     load_task_and_model,
@@ -105,7 +104,7 @@ def tune_micro_batches(workload: Workload) -> int:
 
     It is measured once per workload and process.
     """
-    tuning = replace(workload, steps=TUNING_STEPS, clock=StepClock)
+    tuning = replace(workload, steps=TUNING_STEPS)
 
     def seconds(micro_batches: int) -> float:
         ends = train_with_trainer(tuning, 0, fused=True, micro_batches=micro_batches)

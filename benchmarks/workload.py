@@ -29,13 +29,21 @@ TORCH_CAPACITY = "1024"  # kernels; the default of oneDNN and of ideep
 class StepClock(TrainerCallback):
     """Records the end time of every optimizer step."""
 
+    read: Callable[[], float] = staticmethod(time.perf_counter)
+
     def __init__(self) -> None:
         self.ends: list[float] = []
 
     def on_step_end(self, *_: Any, model: torch.nn.Module, **__: Any) -> None:
         """Record the time. The Trainer calls this; the other loops call it themselves."""
         del model  # for subclasses
-        self.ends.append(time.perf_counter())
+        self.ends.append(self.read())
+
+
+class ProcessorClock(StepClock):
+    """Records processor time, which other programs on the machine hardly change."""
+
+    read = staticmethod(time.process_time)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +57,7 @@ class Workload:
     max_length: int  # Maximum length of a text, in tokens.
     steps: int  # Number of optimizer steps.
     # Factory of the callback that is called with the model at the end of every step.
-    clock: Callable[[], StepClock] = StepClock
+    clock: type[StepClock] = StepClock
 
 
 def use_torch_kernel_cache_limits() -> None:
