@@ -27,8 +27,11 @@ from ampft.models.weights import (
     LoadedModel,
     gather_model_state,
     gather_sharded_weights,
+    gather_tensors,
     load_into_sharded_model,
+    local_shard,
     reshard,
+    sharded_like,
 )
 from ampft.ownership import private_file
 from ampft.precision.accelerator import is_sharded
@@ -61,13 +64,14 @@ class AveragedWeights(Feature):
         """Begin with the current weights.
 
         Args:
-            model: Model, not prepared, whose parameters the optimizer changes.
+            model: Model whose parameters the optimizer changes; it may be sharded.
             decay: Largest weight of the old average, in (0, 1).
         """
         self.decay = decay  # Largest weight of the old average.
         self.updates = 0  # Number of steps in the average.
         # Weights of training by name, while the model has the average in their place.
         self.raw: dict[str, Tensor] = {}
+        self._model = model
         self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._average = {n: p.detach().float().clone() for n, p in self._parameters.items()}
 
@@ -80,8 +84,9 @@ class AveragedWeights(Feature):
     def update(self) -> None:
         """Add the weights after an optimizer step that was not skipped."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        current = [parameter.detach().float() for parameter in self._parameters.values()]
-        get_ema_multi_avg_fn(decay)(list(self._average.values()), current, 0)
+        current = [local_shard(p.detach()).float() for p in self._parameters.values()]
+        averages = [local_shard(tensor) for tensor in self._average.values()]
+        get_ema_multi_avg_fn(decay)(averages, current, 0)
         self.updates += 1
 
     @contextmanager
@@ -91,23 +96,27 @@ class AveragedWeights(Feature):
         try:
             yield
         finally:
-            for name, parameter in self._parameters.items():
-                parameter.data = self.raw[name]
+            self._copy_to_model(self.raw)
             self.raw = {}
 
     def apply(self) -> None:
         """Give the model a copy of the average; `raw` has the weights of training."""
-        self.raw = {name: parameter.data for name, parameter in self._parameters.items()}
+        self.raw = {name: p.detach().clone() for name, p in self._parameters.items()}
+        self._copy_to_model(self._average)
+
+    def _copy_to_model(self, tensors: Mapping[str, Tensor]) -> None:
+        reshard(self._model)
         for name, parameter in self._parameters.items():
-            parameter.data = self._average[name].to(parameter.dtype, copy=True)
+            local_shard(parameter.detach()).copy_(local_shard(tensors[name]))
 
     def replaces_weights(self, step: int) -> bool:
         """Return True: the average is evaluated and saved."""
         return True
 
     def choose_weights(self) -> bool:
-        """Give the model the average."""
+        """Give the model the average; `raw` then has whole tensors, on the main process."""
         self.apply()
+        self.raw = gather_tensors(self.raw)
         return True
 
     def save(self, folder: Path, model: nn.Module) -> None:
@@ -124,7 +133,7 @@ class AveragedWeights(Feature):
     def restore(self, saved: SavedFeature) -> None:
         self.updates = saved.state.updates
         for name, tensor in self._average.items():
-            tensor.copy_(saved.tensors[name])
+            local_shard(tensor).copy_(local_shard(sharded_like(saved.tensors[name], tensor)))
 
 
 class Selector(Protocol):
@@ -198,11 +207,9 @@ class BestModel:
             return False
         self.step, self.value, self.tie = step, value, tie
         weights = gather_model_state(accelerator, model)
+        raw = gather_tensors({} if self.average is None else self.average.raw)
         if accelerator.is_main_process:
-            named = dict(weights)
-            if self.average is not None:
-                raw = self.average.raw.items()
-                named |= {f"{RAW_PREFIX}{name}": tensor for name, tensor in raw}
+            named = {**weights, **{f"{RAW_PREFIX}{name}": tensor for name, tensor in raw.items()}}
             size = sum(tensor.nbytes for tensor in named.values())
             check_disk_space(self.output_dir, size, "saving the best weights so far")
             with atomic_path(self.path) as temporary:
@@ -237,16 +244,15 @@ class BestModel:
         if errors[0] is not None:
             raise InputError(errors[0])
         unwrapped = accelerator.unwrap_model(model, keep_torch_compile=False)
-        if is_sharded(accelerator):
-            load_into_sharded_model(
-                model, load_file(self.path) if accelerator.is_main_process else {}
-            )
+        sharded = is_sharded(accelerator)
+        tensors = {} if sharded and not accelerator.is_main_process else load_file(self.path)
+        model_tensors = {n: t for n, t in tensors.items() if not n.startswith(RAW_PREFIX)}
+        if self.average is not None:
+            self.average.raw = without_prefix(tensors, RAW_PREFIX)
+        if sharded:
+            load_into_sharded_model(model, model_tensors)
         else:
-            tensors = load_file(self.path)
-            model_tensors = {n: t for n, t in tensors.items() if not n.startswith(RAW_PREFIX)}
             _check_fits(self.path, model_tensors, unwrapped.state_dict())
-            if self.average is not None:
-                self.average.raw = without_prefix(tensors, RAW_PREFIX)
             unwrapped.load_state_dict(model_tensors)
         accelerator.wait_for_everyone()
 

@@ -212,11 +212,15 @@ def sharded_like(whole: Tensor, tensor: Tensor) -> Tensor:
     return distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
 
 
-def gather_on_main(tensor: Tensor) -> Tensor:
-    """Return a sharded tensor as a whole one on the CPU; others are returned as they are.
+def gather_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return sharded tensors as whole ones on the CPU; others are returned as they are.
 
-    All processes must call it. Except on the main process, the result is empty.
+    All processes must call it. Except on the main process, sharded tensors become empty.
     """
+    return {name: _gathered(tensor) for name, tensor in tensors.items()}
+
+
+def _gathered(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
     whole = tensor.full_tensor()

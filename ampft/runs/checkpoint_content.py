@@ -33,7 +33,7 @@ from ampft.engine.checkpoints.training_state import (
 from ampft.engine.checkpoints.writing import DTYPES, without_prefix
 from ampft.engine.optimizer import expected_optimizer_state, has_known_state
 from ampft.features.feature import Feature, SavedFeature, tensors_of
-from ampft.models.weights import gather_sharded_weights, load_into_sharded_model
+from ampft.models.weights import gather_sharded_weights, gather_tensors, load_into_sharded_model
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import ExecutedDtypes
 from ampft.runs.history import parse_rows
@@ -116,7 +116,7 @@ def model_tensors(state: LoopState[Any]) -> dict[str, Tensor]:
 def state_tensors(state: LoopState[Any]) -> dict[str, Tensor]:
     """Return the tensors of the optimizer and of the features by name, on all processes."""
     tensors = optimizer_tensors(state.plain_model(), state.prepared.optimizer.optimizer)
-    return {**tensors, **tensors_of(state.features)}
+    return {**tensors, **gather_tensors(tensors_of(state.features))}
 
 
 def state_values(state: LoopState[Any]) -> dict[str, Any]:

@@ -164,11 +164,6 @@ def check_sharded_settings(args: ClassifyArguments, accelerator: Accelerator) ->
             "--load_in_4bit: weights in 4 bits are not sharded. Remove the flag, or launch without "
             "FSDP."
         )
-    if args.ema_decay is not None:
-        raise InputError(
-            f"--ema_decay {args.ema_decay:g}: averages of sharded weights are not supported. "
-            "Remove the flag, or launch without FSDP."
-        )
     if args.optim != ADAMW:
         raise InputError(
             f"--optim {args.optim} is not supported with FSDP: its update of a weight depends on "

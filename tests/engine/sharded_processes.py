@@ -35,6 +35,10 @@ TRAININGS = (
     *(("fp32", "lora"), ("bf16", "frozen")),
 )
 LORA = ("--lora_r=4", "--learning_rate=0.005")
+AVERAGE = ("--mixed_precision=fp32", "--ema_decay=0.9", "--learning_rate=1e-3")
+# So fast that the last epoch is not the best.
+BEST = ("--lora_r=4", "--learning_rate=0.15", "--num_train_epochs=3")
+BEST = (*BEST, "--metric_for_best_model=log_loss", "--checkpoint_total_limit=9")
 REPLICATED = PartialState(cpu=True).distributed_type
 
 
@@ -116,18 +120,27 @@ def main(tiny_bert: Path, folder: Path, recipe: str, *arguments: str) -> None:
     results["state"] = state_restored(problem_named("padded", tiny_bert))
     results["trial"] = trial(list(arguments))
     torch.save(results, folder / f"rank{rank}.pt")
-    fewer = [word for word in arguments if not word.startswith("--learning_rate")]
-    for name, flags in (("run", arguments), ("lora", (*fewer, *LORA))):
+    fewer = [word for word in arguments if not word.startswith(("--learning_rate", "--mixed"))]
+    average = (*fewer, *AVERAGE)
+    for name, flags in (
+        ("run", arguments),
+        ("lora", (*fewer, "--mixed_precision=fp16", *LORA)),
+        ("average", average),
+    ):
         run(recipe, *flags, f"--output_dir={folder / name}", "--checkpointing_steps=2")
         checkpoint = folder / name / "checkpoints" / "step-2"
         resumed = f"--output_dir={folder / f'{name}-resumed'}"
         run(recipe, *flags, resumed, f"--resume_from_checkpoint={checkpoint}")
+    run(recipe, *average, f"--output_dir={folder / 'average-replicated'}", sharded=False)
+    best = [word for word in fewer if not word.startswith("--num_train_epochs")]
+    best += ["--mixed_precision=fp32", *BEST, f"--output_dir={folder / 'best'}"]
+    run(recipe, *best, "--checkpointing_steps=3")
     torch.distributed.destroy_process_group()
 
 
-def run(recipe: str, *arguments: str) -> None:
-    """Train with FSDP2 as the recipe does; the next run can use the process group again."""
-    set_sharding(True)
+def run(recipe: str, *arguments: str, sharded: bool = True) -> None:
+    """Train as the recipe does; the next run can use the process group again."""
+    set_sharding(sharded)
     forget_accelerator()
     sys.argv = [recipe, *arguments]
     with patch("torch.distributed.destroy_process_group"), contextlib.suppress(SystemExit):

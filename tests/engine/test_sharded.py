@@ -11,6 +11,7 @@ import pytest
 import torch
 from exact_step import GRADIENT_TOLERANCE, flat_weights, relative_error
 from running import REPOSITORY
+from safetensors.torch import load_file
 from tiny_text import tiny_texts
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from two_processes import EFFECTIVE, problem_named, trained
@@ -59,7 +60,7 @@ def folder(tiny_bert, tmp_path_factory) -> Path:
         ) as launcher,
     ):  # fmt: skip
         try:
-            launcher.wait(timeout=180)
+            launcher.wait(timeout=400)
         except subprocess.TimeoutExpired:
             launcher.terminate()  # ends its processes too, which `kill` would not
             raise
@@ -161,7 +162,7 @@ def test_a_run_keeps_half_of_the_weights_per_process(folder):
     assert record["memory"]["weights"] < 0.6 * 4 * record["model"]["parameters"]
 
 
-@pytest.mark.parametrize("name", ["run", "lora"])
+@pytest.mark.parametrize("name", ["run", "lora", "average"])
 def test_the_saved_model_is_the_one_that_predicted(folder, name):
     rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
     tokenizer = AutoTokenizer.from_pretrained(folder / name)
@@ -169,19 +170,20 @@ def test_the_saved_model_is_the_one_that_predicted(folder, name):
     inputs = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
     with torch.no_grad():
         probabilities = model(**inputs).logits.softmax(1)
-    expected = pyarrow.parquet.read_table(folder / name / "predictions_fp32.parquet")
+    file = "predictions.parquet" if name == "average" else "predictions_fp32.parquet"
+    expected = pyarrow.parquet.read_table(folder / name / file)
     torch.testing.assert_close(
         probabilities, torch.tensor(expected["probabilities"].to_pylist()), rtol=0, atol=1e-6
     )
 
 
-@pytest.mark.parametrize("name", ["run", "lora"])
+@pytest.mark.parametrize("name", ["run", "lora", "average"])
 def test_a_resumed_run_ends_with_the_same_weights_and_predictions(folder, name):
     resumed = folder / f"{name}-resumed"
     record = json.loads((resumed / "run.json").read_text())
     assert [part["step"] for part in record["resumes"]] == [2]
-    adapters = ["adapter/adapter_model.safetensors"] if name == "lora" else []
-    for file in ("model.safetensors", "predictions.parquet", *adapters):
+    own = {"lora": ["adapter/adapter_model.safetensors"], "average": ["raw_weights.safetensors"]}
+    for file in ("model.safetensors", "predictions.parquet", *own.get(name, [])):
         assert (resumed / file).read_bytes() == (folder / name / file).read_bytes()
 
 
@@ -198,3 +200,39 @@ def test_sharded_adapters_are_saved_and_merged(folder, tiny_bert):
         torch.testing.assert_close(saved[name], tensor, rtol=0, atol=1e-6)
     query = "bert.encoder.layer.0.attention.self.query.weight"
     assert (saved[query] - before[query]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "raw_weights.safetensors"])
+def test_sharded_averages_are_those_of_replicated_weights(folder, file):
+    sharded, replicated = (
+        load_file(folder / name / file) for name in ("average", "average-replicated")
+    )
+    assert sharded.keys() == replicated.keys()
+    # The gradient of a key's bias is zero but for rounding, which AdamW divides by itself.
+    for name in (name for name in sharded if not name.endswith("key.bias")):
+        assert relative_error(sharded[name], replicated[name]) <= 2e-6, name
+    raw = load_file(folder / "average" / "raw_weights.safetensors")
+    average = load_file(folder / "average" / "model.safetensors")
+    assert max(relative_error(average[name], raw[name]) for name in raw) > 1e-3
+
+
+def test_the_best_epoch_of_sharded_adapters_is_restored(folder):
+    best = json.loads((folder / "best" / "run.json").read_text())["best"]
+    assert best["step"] in (3, 6), "the last epoch, so that nothing was restored"
+    weights = {
+        step: load_file(folder / "best" / "checkpoints" / f"step-{step}" / "model.safetensors")
+        for step in (best["step"], 9)
+    }
+    saved = load_file(folder / "best" / "adapter" / "adapter_model.safetensors")
+    assert len(saved) > 4
+    for name, tensor in saved.items():
+        own, last = (
+            next(t for n, t in weights[step].items() if _plain(n).endswith(_plain(name)))
+            for step in (best["step"], 9)
+        )
+        assert torch.equal(tensor, own), name
+        assert not torch.equal(tensor, last), name
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("base_model.model.").replace(".default", "")

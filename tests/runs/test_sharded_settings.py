@@ -14,7 +14,6 @@ from ampft.runs.prepare import prepare
     ("settings", "flag"),
     [
         ({"lora_r": 4, "load_in_4bit": True}, "--load_in_4bit"),
-        ({"ema_decay": 0.9}, "--ema_decay 0.9"),
         ({"optim": "adafactor"}, "--optim adafactor"),
     ],
 )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampft.engine.generators import device_random_state, restore_device_random_state
-from ampft.models.weights import gather_on_main, sharded_like
+from ampft.models.weights import gather_tensors, sharded_like
 
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
@@ -24,11 +24,8 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
 
     Sharded ones are gathered on the main process; all processes must call it.
     """
-    return {
-        name: gather_on_main(value)
-        for name, value in _entries(model, optimizer)
-        if isinstance(value, Tensor)
-    }
+    entries = _entries(model, optimizer)
+    return gather_tensors({n: value for n, value in entries if isinstance(value, Tensor)})
 
 
 def optimizer_values(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
