@@ -1,30 +1,53 @@
-"""Turns of training on random texts, by ampft and by the Trainer, with time, memory and energy.
+"""Compare the speed of ampft with the Trainer on a GPU, in turns.
 
-Needs neither `datasets` nor a tokenizer nor pretrained weights.
+All systems train on the same batches of random texts, in the same order, and repeat them pass by
+pass. The first pass is cold: libraries plan kernels for each new shape. Two passes are not counted,
+in which CUDA graphs are captured and compared. In the passes after these, which are timed, every
+shape has been seen. Length grouping composes its batches of the same texts, once.
+
+The arms of ampft are the product's default, which decides by itself about CUDA graphs, and both
+choices. Last, a profiler counts the kernels of a pass, and names the operators and the kernels of
+attention that ran, for all systems alike. Results are written as they are measured, and are not
+measured again: call the program again to measure what did not fit into its time.
+
+Needs no network, data or pretrained weights; what needs a package that is missing is skipped, with
+the reason. The padding-free collator of transformers joins the texts of a batch into one, which
+leaves a classifier one label for all, so that it is no arm.
+
+    python benchmarks gpu_turns --out gpu-turns.json
+    python benchmarks gpu_turns --out gpu-turns.json --table       # of what was measured so far
+    python benchmarks gpu_turns --out rehearsed.json --rehearse    # on a CPU, tiny
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
+import json
 import os
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from operators import bert
+from operators import SIZES, bert
+from provenance import provenance
 from random_texts import RandomTexts, lengths_of_texts, pad, random_texts
 from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 import ampft
+from ampft.engine.launch_bound import QueueTimer
 from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
 from ampft.engine.out_of_memory import release_memory, reset_peak_memory
 from ampft.engine.step import replace_update_call
@@ -34,19 +57,25 @@ from ampft.fast.graphs import CudaRecorder, GraphedGradient
 from ampft.fast.packing.install import install_packing, with_layout
 from ampft.fast.packing.verification import grouped_attention_reason
 from ampft.fast.static_shapes import StaticShapes
+from ampft.files import write_text
 from ampft.kinds.logits import forward_logits
 from ampft.precision.matrix_rate import measure_matrix_rate
+from ampft.text.page import Table, terminal
 
 LEARNING_RATE = 5e-5
-WARMUP_STEPS = 5
-# Until all buckets of tokens have occurred, and their graphs are captured and compared.
-GRAPH_WARMUP_STEPS = 40
-TEXTS = 2048
-COPIES = ("cudaMemcpyAsync", "cudaMemsetAsync")
+SETTLING_PASSES = 2
+MOST_STEPS = 10**6  # of a schedule; a turn ends earlier
+TURN_SECONDS = 8.0  # that must be left before a turn begins
+COMPILED_SECONDS = 60.0  # the same, before one that compiles
+MODES = ("bf16", "fp16", "tf32", "fp32")
+COPIES = ("Memcpy", "Memset")
 LAUNCHES = (
     *("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx"),
     "cudaGraphLaunch",  # of all kernels of a graph
 )
+ATTENTION = ("attention", "flash", "fmha")  # parts of names of its operators and kernels
+# What results in one file must have in common.
+CONDITIONS = ("rehearsal", "commit", "changed_files", "versions", "hardware")
 
 
 class SkippedError(Exception):
@@ -60,12 +89,11 @@ class Scale:
     device: torch.device  # Device of all measurements.
     sizes: dict[str, tuple[int, int]]  # Layers and width of each model by name.
     vocabulary: int  # Number of token ids.
-    batch_sizes: tuple[int, ...]  # Batch sizes, in examples.
+    batch_size: int  # Batch size, in examples.
     # Mean and maximum length of the texts, in tokens, of each case.
     tokens: tuple[tuple[int, int], ...]
-    steps: int  # Timed steps per turn.
-    # Seconds after which a turn ends even if it has fewer steps, but at least two.
-    turn_seconds: float
+    batches: int  # Batches of a pass.
+    turn_seconds: float  # Seconds after which no further pass is timed; one always is.
     rate_seconds: float  # Limit on a single matrix product, when the rate is measured.
 
     @property
@@ -81,7 +109,6 @@ class Job:
     scale: Scale  # Scale of the measurements.
     mode: str  # Mode of precision.
     size: str  # Name of the size of the model.
-    batch_size: int  # Batch size, in examples.
     tokens: tuple[int, int]  # Mean and maximum length of the texts, in tokens.
 
     @property
@@ -89,11 +116,12 @@ class Job:
         """The job in words."""
         mean, longest = self.tokens
         length = f"{mean} tokens" if mean == longest else f"{mean} of {longest} tokens"
-        return f"{self.size}, {self.mode}, batch {self.batch_size}, {length}"
+        return f"{self.size}, {self.mode}, batch {self.scale.batch_size}, {length}"
 
     def texts(self) -> RandomTexts:
-        """Return the training texts."""
-        return texts_of(self.tokens, self.scale.vocabulary, max(TEXTS, 8 * self.batch_size))
+        """Return the texts of a pass."""
+        number = self.scale.batches * self.scale.batch_size
+        return texts_of(self.tokens, self.scale.vocabulary, number)
 
     def model(self) -> Any:
         """Return a new copy of the model, on the CPU."""
@@ -110,6 +138,12 @@ class Job:
         except InputError as error:
             raise SkippedError(str(error)) from error
 
+    def gflop_per_step(self) -> float:
+        """Return 10^9 operations of a step: 6 per real token and weight of linear layers."""
+        layers = self.model().bert.encoder
+        weights = sum(m.weight.numel() for m in layers.modules() if isinstance(m, nn.Linear))
+        return float(6 * weights * self.texts().lengths.mean() * self.scale.batch_size / 1e9)
+
 
 @cache
 def texts_of(tokens: tuple[int, int], vocabulary: int, number: int) -> RandomTexts:
@@ -123,6 +157,11 @@ def model_of(shape: tuple[int, int], vocabulary: int) -> Any:
     """Return the model of a size, with the same random weights each time."""
     torch.manual_seed(0)
     return bert(*shape, vocabulary=vocabulary)
+
+
+def step_batches(job: Job) -> ampft.StepBatches:
+    """Return the batches; all systems get those of epoch 0, in each pass."""
+    return ampft.StepBatches(job.texts(), job.scale.batch_size, padded=False)
 
 
 def synchronize(device: torch.device) -> None:
@@ -148,53 +187,58 @@ def energy_meter() -> Callable[[], float] | None:
 
 
 class Turn(TrainerCallback):
-    """Measures a turn, step by step; the Trainer and the other loops call it after each step.
+    """Times the passes of a turn; the Trainer and the other loops call it after each step.
 
-    The device is synchronized only before the first and after the last timed step.
+    The device is synchronized only between passes.
 
     Attributes:
-        first_step: Seconds until the end of the first step.
-        step: Mean seconds of a timed step.
+        cold_step: Mean seconds of a step of the first pass.
+        warm_steps: Mean seconds of a step of each timed pass.
         joules: Energy of a timed step; None without a meter.
-        timed: Number of timed steps.
         notes: What a system says about itself.
-        warmup: Steps before the timed ones.
     """
 
     def __init__(self, scale: Scale) -> None:
-        self.warmup = WARMUP_STEPS
-        self.first_step = self.step = 0.0
+        self.cold_step = 0.0
+        self.warm_steps: list[float] = []
         self.joules: float | None = None
-        self.timed = 0
         self.notes: dict[str, object] = {}
-        self._scale = scale
+        self.scale = scale
         self._steps = 0
-        self._begin = time.perf_counter()
+        self._begin = self._first_timed = 0.0
         self._energy = 0.0
 
-    @property
-    def most_steps(self) -> int:
-        """Largest number of steps, including the warm-up."""
-        return self.warmup + self._scale.steps
+    def begin(self) -> None:
+        """Begin the first pass: the model is prepared."""
+        synchronize(self.scale.device)
+        self._begin = time.perf_counter()
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Begin the first pass of the Trainer."""
+        self.begin()
 
     def step_ended(self) -> bool:
         """Record the end of a step; return whether the turn is over."""
         self._steps += 1
-        meter = energy_meter() if self._scale.on_gpu else None
-        if self._steps == 1:
-            synchronize(self._scale.device)
-            self.first_step = time.perf_counter() - self._begin
-        if self._steps == self.warmup:
-            synchronize(self._scale.device)
-            self._begin, self._energy = time.perf_counter(), meter() if meter else 0.0
-        self.timed = self._steps - self.warmup
-        elapsed = time.perf_counter() - self._begin
-        is_late = self.timed >= 2 and elapsed >= self._scale.turn_seconds
-        if self.timed < self._scale.steps and not is_late:
+        passes, rest = divmod(self._steps, self.scale.batches)
+        return rest == 0 and self.pass_ended(passes)
+
+    def pass_ended(self, passes: int) -> bool:
+        """Record the end of a pass, counted from 1; return whether the turn is over."""
+        synchronize(self.scale.device)
+        now, meter = time.perf_counter(), energy_meter() if self.scale.on_gpu else None
+        seconds, self._begin = (now - self._begin) / self.scale.batches, now
+        if passes == 1:
+            self.cold_step = seconds
+        if passes == 1 + SETTLING_PASSES:
+            self._first_timed, self._energy = now, meter() if meter else 0.0
+        if passes <= 1 + SETTLING_PASSES:
             return False
-        synchronize(self._scale.device)
-        self.step = (time.perf_counter() - self._begin) / self.timed
-        self.joules = (meter() - self._energy) / self.timed if meter else None
+        self.warm_steps.append(seconds)
+        if now - self._first_timed < self.scale.turn_seconds:
+            return False
+        steps = len(self.warm_steps) * self.scale.batches
+        self.joules = (meter() - self._energy) / steps if meter else None
         return True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -204,45 +248,45 @@ class Turn(TrainerCallback):
         return control
 
 
-class LaunchCount(Turn):
-    """Counts the kernels that the host launches in one step after the warm-up.
+class ProfiledTurn(Turn):
+    """Counts the kernels of the first pass after the settling ones.
 
     Attributes:
-        launches: Number of launches of kernels; 0 on a device without launches.
-        copies: Number of copies and fills by the device.
+        counts: Mean number of launches by the host, of kernels and of copies per step, and the
+            names of attention's operators and kernels.
     """
 
     def __init__(self, scale: Scale) -> None:
         super().__init__(scale)
-        self.launches = self.copies = 0
+        self.counts: dict[str, object] = {}
         activities = [torch.profiler.ProfilerActivity.CPU]
         activities += [torch.profiler.ProfilerActivity.CUDA] * scale.on_gpu
         self._profiler = torch.profiler.profile(activities=activities)
 
-    @property
-    def most_steps(self) -> int:
-        """Number of steps: the warm-up and the counted step."""
-        return self.warmup + 1
-
-    def step_ended(self) -> bool:
-        """Begin to count after the warm-up, and stop after the next step."""
-        self._steps += 1
-        synchronize(self._scale.device)
-        if self._steps == self.warmup:
+    def pass_ended(self, passes: int) -> bool:
+        """Begin to count after the settling passes, and stop after the next pass."""
+        synchronize(self.scale.device)
+        if passes == 1 + SETTLING_PASSES:
             self._profiler.start()
-        if self._steps <= self.warmup:
+        if passes <= 1 + SETTLING_PASSES:
             return False
         self._profiler.stop()
-        events = self._profiler.events() or ()
-        self.launches = sum(event.name in LAUNCHES for event in events)
-        self.copies = sum(event.name in COPIES for event in events)
+        events = list(self._profiler.events() or ())
+        of_device = [e.name for e in events if e.device_type.name == "CUDA"]
+        copies = sum(name.startswith(COPIES) for name in of_device)
+        launches = sum(event.name in LAUNCHES for event in events)
+        named = {e.name for e in events if any(part in e.name.lower() for part in ATTENTION)}
+        self.counts = {"attention": sorted(named)}
+        if self.scale.on_gpu:
+            numbers = {"launches": launches, "kernels": len(of_device) - copies, "copies": copies}
+            self.counts |= {name: number / self.scale.batches for name, number in numbers.items()}
         return True
 
 
 def train_with_trainer(
     job: Job, turn: Turn, *, attention: str = "sdpa", grouped: bool = False, compiled: bool = False
 ) -> None:
-    """Train with `transformers.Trainer` and fused AdamW."""
+    """Train with `transformers.Trainer`, on the batches of `step_batches` in their order."""
     precision, scale = job.precision(), job.scale
     if attention == "flash_attention_2":
         _check_flash_attention(job)
@@ -250,20 +294,25 @@ def train_with_trainer(
         raise SkippedError("a rehearsal without a GPU does not compile, which takes half a minute")
     if job.mode == "fp16" and not scale.on_gpu:
         raise SkippedError("the Trainer has no fp16 on a CPU")
+    texts, batches = job.texts(), step_batches(job)
+    order = [int(i) for step in range(len(batches)) for i in batches.effective_ids(0, step)]
+    if grouped:
+        generator = torch.Generator().manual_seed(0)
+        lengths = texts.lengths.tolist()
+        order = get_length_grouped_indices(lengths, scale.batch_size, generator=generator)
     set_seed(0)
     model = job.model()
     model.set_attn_implementation(attention)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=job.batch_size,
+            per_device_train_batch_size=scale.batch_size,
             learning_rate=LEARNING_RATE,
-            max_steps=turn.most_steps,
+            max_steps=MOST_STEPS,
             bf16=job.mode == "bf16",
             fp16=job.mode == "fp16",
             use_cpu=not scale.on_gpu,
-            train_sampling_strategy="group_by_length" if grouped else "random",
-            optim="adamw_torch_fused",
+            train_sampling_strategy="sequential",
             torch_compile=compiled,
             save_strategy="no",
             logging_strategy="no",
@@ -273,7 +322,7 @@ def train_with_trainer(
         trainer = Trainer(
             model=model,
             args=arguments,
-            train_dataset=job.texts(),
+            train_dataset=RandomTexts([texts.rows[i] for i in order]),
             data_collator=pad,
             callbacks=[turn],
         )
@@ -290,46 +339,48 @@ def _check_flash_attention(job: Job) -> None:
 
 
 def train_with_ampft(
-    job: Job, turn: Turn, *, by_graphs: bool = False, compiled: bool = False
+    job: Job, turn: Turn, *, graphs: bool | None = None, compiled: bool = False
 ) -> nn.Module:
-    """Train with the loop of `recipes/classify.py`; return the model."""
-    if by_graphs:
-        turn.warmup = min(GRAPH_WARMUP_STEPS, 10 * job.scale.steps)
-    if (by_graphs or compiled) and not job.scale.on_gpu:
+    """Train with the loop of `recipes/classify.py`; return the model.
+
+    Args:
+        job: The training.
+        turn: Its turn.
+        graphs: Same as `--cuda_graphs`: None lets the time of the first steps decide.
+        compiled: Whether the model is compiled.
+    """
+    if (graphs or compiled) and not job.scale.on_gpu:
         raise SkippedError("a rehearsal without a GPU has no CUDA graphs, and does not compile")
     if compiled:
         os.environ["ACCELERATE_DYNAMO_BACKEND"] = "INDUCTOR"  # restored by `run_turn`
-    precision, texts = job.precision(), job.texts()
+    precision, texts, device = job.precision(), job.texts(), job.scale.device
     with ampft.numerics(precision):
         accelerator = ampft.make_accelerator(precision)
         set_seed(0)
         model = job.model()
         install_packing(model)
-        batches = ampft.StepBatches.for_process(
-            accelerator, texts, batch_size=job.batch_size, padded=False
-        )
-        batches = replace(batches, finish=partial(with_layout, model))
+        shapes = StaticShapes(model, job.tokens[1])
+        is_shaped = job.scale.on_gpu and graphs is not False
+        finish = shapes.shaped if is_shaped else partial(with_layout, model)
+        batches = replace(step_batches(job), pinned=device.type == "cuda", finish=finish)
         optimizer = ampft.make_optimizer(model, OptimizerSettings(LEARNING_RATE), precision)
-        schedule = ampft.make_schedule(optimizer, turn.most_steps, ScheduleSettings())
+        schedule = ampft.make_schedule(optimizer, MOST_STEPS, ScheduleSettings())
         prepared, optimizer = accelerator.prepare(model, optimizer)
         example = dict(texts.collate(batches.effective_ids(0, 0)))
         del example["labels"]
-        on_device = {name: tensor.to(job.scale.device) for name, tensor in example.items()}
-        turn.notes["attention"] = (
-            grouped_attention_reason(prepared, model, on_device) or "as chosen"
-        )
+        on_device = {name: tensor.to(device) for name, tensor in example.items()}
+        turn.notes["check"] = grouped_attention_reason(prepared, model, on_device) or "passed"
         prepared.train()
-        graphs: tuple[GraphedGradient, GraphedUpdate] | None = None
-        shapes = StaticShapes(model, job.tokens[1])
-        if by_graphs or compiled:
-            batches = replace(batches, finish=shapes.shaped)
-        if by_graphs:
-            device = job.scale.device
-            gradient = GraphedGradient(model, device, shapes, CudaRecorder(device), print)
-            graphs = gradient, GraphedUpdate(gradient, accelerator, optimizer.optimizer)
-        _run_steps(accelerator, prepared, optimizer, schedule, batches, turn, graphs)
-        if graphs is not None:
-            turn.notes["graphs"] = graphs[0].as_dict() | graphs[1].as_dict()
+        used: tuple[GraphedGradient, GraphedUpdate] | None = None
+        if is_shaped and not compiled:
+            event = partial(torch.cuda.Event, enable_timing=True)
+            timer = None if graphs else QueueTimer(event)
+            recorder = CudaRecorder(device)
+            gradient = GraphedGradient(model, device, shapes, recorder, print, timer)
+            used = gradient, GraphedUpdate(gradient, accelerator, optimizer.optimizer)
+        _run_steps(accelerator, prepared, optimizer, schedule, batches, turn, used)
+        if used is not None:
+            turn.notes["graphs"] = used[0].as_dict() | used[1].as_dict()
     return model
 
 
@@ -347,8 +398,9 @@ def _run_steps(
             return ampft.accumulate_gradient(accelerator, model, summed_loss, step_batch)
 
     compute = gradient if graphs is None else partial(graphs[0].gradient, gradient)
-    for epoch in range(turn.most_steps):
-        for step_batch in batches.epoch(epoch):
+    turn.begin()
+    while True:
+        for step_batch in batches.epoch(0):
             losses = compute(step_batch)
             with replace_update_call(None if graphs is None else graphs[1]):
                 ampft.apply_step(
@@ -368,15 +420,22 @@ def summed_loss(model: nn.Module, micro_batch: ampft.MicroBatch) -> torch.Tensor
 
 SYSTEMS: dict[str, Callable[[Job, Turn], object]] = {
     "trainer": train_with_trainer,
-    "trainer (flash attention 2)": lambda job, turn: train_with_trainer(
-        job, turn, attention="flash_attention_2"
-    ),
-    "trainer (length grouping)": lambda job, turn: train_with_trainer(job, turn, grouped=True),
-    "trainer (compiled)": lambda job, turn: train_with_trainer(job, turn, compiled=True),
+    "trainer (flash attention 2)": partial(train_with_trainer, attention="flash_attention_2"),
+    "trainer (length grouping)": partial(train_with_trainer, grouped=True),
     "ampft": train_with_ampft,
-    "ampft (compiled)": lambda job, turn: train_with_ampft(job, turn, compiled=True),
-    "ampft (graphs)": lambda job, turn: train_with_ampft(job, turn, by_graphs=True),
+    "ampft (graphs)": partial(train_with_ampft, graphs=True),
+    "ampft (no graphs)": partial(train_with_ampft, graphs=False),
+    "trainer (compiled)": partial(train_with_trainer, compiled=True),
+    "ampft (compiled)": partial(train_with_ampft, compiled=True),
 }
+
+
+def run_turn(system: str, job: Job, turn: Turn) -> None:
+    """Train once with a system; variables that it sets in the environment are restored."""
+    job.precision()  # an unsupported mode is said before anything is prepared
+    start_afresh(job.scale.device)
+    with patch.dict(os.environ):
+        SYSTEMS[system](job, turn)
 
 
 def start_afresh(device: torch.device) -> None:
@@ -389,68 +448,220 @@ def start_afresh(device: torch.device) -> None:
     reset_peak_memory(device)
 
 
-def run_turn(system: str, job: Job, turn: Turn) -> None:
-    """Train once with a system; variables that it sets in the environment are restored."""
-    job.precision()  # an unsupported mode is said before anything is prepared
-    start_afresh(job.scale.device)
-    with patch.dict(os.environ):
-        SYSTEMS[system](job, turn)
-
-
-def measure_turn(system: str, job: Job) -> dict[str, object]:
-    """Return seconds, peak memory and energy per step of a system in one turn.
-
-    It trains twice, on the same batches. Libraries plan kernels for each new shape, so that the
-    first training is cold. `step_seconds` are those of the second, in which each shape has been
-    seen; compiled systems, which compile again, train once.
-    """
-    turn = cold = Turn(job.scale)
-    run_turn(system, job, cold)
-    if not system.endswith("(compiled)"):
-        turn = Turn(job.scale)
-        run_turn(system, job, turn)
+def measure_turn(system: str, job: Job) -> dict[str, Any]:
+    """Return seconds, peak memory and energy per step of a system in one turn."""
+    turn = Turn(job.scale)
+    run_turn(system, job, turn)
     peak = torch.cuda.max_memory_allocated(job.scale.device) if job.scale.on_gpu else None
     return {
-        "step_seconds": turn.step,
-        "steps": turn.timed,
-        "cold_step_seconds": cold.step,
-        "first_step_seconds": cold.first_step,
+        "step_seconds": statistics.median(turn.warm_steps),
+        "warm_step_seconds": turn.warm_steps,
+        "cold_step_seconds": turn.cold_step,
         "peak_bytes": peak,
         "joules_per_step": turn.joules,
         **turn.notes,
     }
 
 
-def count_launches(system: str, job: Job) -> dict[str, object]:
-    """Return the number of kernels that a system launches in a step.
-
-    Raises:
-        SkippedError: The device has no launches.
-    """
-    turn = LaunchCount(job.scale)
+def count_kernels(system: str, job: Job) -> dict[str, Any]:
+    """Return the counts of a system, and the names of its attention."""
+    turn = ProfiledTurn(job.scale)
     run_turn(system, job, turn)
-    if not job.scale.on_gpu:
-        raise SkippedError("only CUDA devices have launches to count")
-    if turn.launches == 0:
-        raise RuntimeError("torch.profiler has seen no launch")
-    return {"launches": turn.launches, "copies": turn.copies}
+    if job.scale.on_gpu and not turn.counts["kernels"]:
+        raise RuntimeError("torch.profiler has seen no kernel")
+    return turn.counts
 
 
-def measure_rate(job: Job) -> dict[str, object]:
+def measure_rate(job: Job) -> dict[str, Any]:
     """Return the rate of large matrix products in the mode of a job, in 10^9 operations/s."""
-    precision = job.precision()
+    precision, scale = job.precision(), job.scale
     with ampft.numerics(precision):
         rate = measure_matrix_rate(
-            job.scale.device,
-            precision.compute_dtype,
-            name=job.mode,
-            max_seconds=job.scale.rate_seconds,
+            scale.device, precision.compute_dtype, name=job.mode, max_seconds=scale.rate_seconds
         )
     return {"gflops": rate.gflops, "matrix_size": rate.size}
 
 
-def gflop_per_step(job: Job) -> float:
-    """Return 10^9 operations of a step: 6 per real token and weight of a layer's linear modules."""
-    layers = job.model().bert.encoder
-    weights = sum(m.weight.numel() for m in layers.modules() if isinstance(m, nn.Linear))
-    return float(6 * weights * job.texts().lengths.mean() * job.batch_size / 1e9)
+@dataclass
+class Results:
+    """The results in a JSON file, and the time that is left."""
+
+    path: Path  # The file.
+    head: dict[str, Any]  # Provenance.
+    deadline: float  # Value of `time.monotonic` at which nothing new begins.
+    # Result by name: measured values, `skipped` with a reason, or `failed` with the error.
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)  # Names of what did not fit into the time.
+
+    def measure(self, name: str, function: Callable[[], dict[str, Any]], seconds: float) -> None:
+        """Measure and write a result, unless the file has it or less than `seconds` are left."""
+        if name in self.rows:
+            return
+        if self.deadline - time.monotonic() < seconds:
+            self.left.append(name)
+            return
+        try:
+            row = function()
+        except SkippedError as reason:
+            row = {"skipped": str(reason)}
+        except Exception as error:  # a failure is a result, and the others are still wanted
+            row = {"failed": f"{type(error).__name__}: {error}"[:2000]}
+        self.rows[name] = row
+        self.write()
+        print(f"{self.deadline - time.monotonic():4.0f} s left  {name}: {str(row)[:120]}")
+        if "failed" in row and torch.cuda.is_available():
+            torch.cuda.synchronize()  # raises if the device no longer works: all others would fail
+
+    def write(self) -> None:
+        """Replace the file."""
+        content = {**self.head, "left": self.left, "rows": self.rows}
+        write_text(self.path, json.dumps(content, indent=1) + "\n")
+
+
+def scale_of(*, rehearse: bool) -> Scale:
+    """Return the scale of the measurements on this machine."""
+    if rehearse:
+        return Scale(torch.device("cpu"), {"tiny": (1, 48)}, 300, 4, ((6, 12),), 2, 0.0, 1e-4)
+    tokens = ((41, 128), (128, 128), (512, 512))
+    return Scale(torch.device("cuda", 0), SIZES, 30522, 32, tokens, 16, 1.0, 0.05)
+
+
+def all_jobs(scale: Scale, modes: Iterable[str] = MODES) -> list[Job]:
+    """Return the trainings, those of short texts first."""
+    return [
+        Job(scale, mode, size, tokens)
+        for tokens in scale.tokens
+        for size in scale.sizes
+        for mode in modes
+    ]
+
+
+def systems_of(job: Job) -> list[str]:
+    """Return the systems of a job; only the first job is compiled, which takes a minute each."""
+    is_first = job == all_jobs(job.scale)[0]
+    return [name for name in SYSTEMS if is_first or "compiled" not in name]
+
+
+def run(results: Results, jobs: list[Job], turns: int) -> None:
+    """Measure all systems of all jobs in turns, then count their kernels."""
+    for job in jobs:
+        results.measure(f"matrix rate, {job.mode}", partial(measure_rate, job), TURN_SECONDS)
+    for job in jobs:
+        for number in range(1, turns + 1):
+            names = systems_of(job)
+            for system in names if number % 2 else names[::-1]:
+                seconds = COMPILED_SECONDS if "compiled" in system else TURN_SECONDS
+                name = f"{job.name}, turn {number}, {system}"
+                results.measure(name, partial(measure_turn, system, job), seconds)
+    # Last, because a profiler may slow down what follows in its process.
+    for job in jobs:
+        for system in systems_of(job):
+            name = f"{job.name}, counts, {system}"
+            results.measure(name, partial(count_kernels, system, job), TURN_SECONDS)
+
+
+def table(results: Results, jobs: list[Job]) -> Table:
+    """Return medians over the turns, with ranges, per job and system."""
+    header = (
+        *("job, system", "turns", "cold ms", "warm ms", "ampft faster", "rate", "MiB", "J"),
+        *("launches", "kernels"),
+    )
+    return Table(header=header, rows=[row for job in jobs for row in _rows(results, job)], left=1)
+
+
+def _rows(results: Results, job: Job) -> Iterator[tuple[str, ...]]:
+    def turns_of(system: str) -> dict[int, dict[str, Any]]:
+        found = {n: results.rows.get(f"{job.name}, turn {n}, {system}", {}) for n in range(1, 100)}
+        return {number: row for number, row in found.items() if "step_seconds" in row}
+
+    ours, rate = turns_of("ampft"), results.rows.get(f"matrix rate, {job.mode}", {}).get("gflops")
+    for system in SYSTEMS:
+        if not (own := turns_of(system)):
+            continue
+        counts = results.rows.get(f"{job.name}, counts, {system}", {})
+        warm = [row["step_seconds"] for row in own.values()]
+        ratios = [own[n]["step_seconds"] / ours[n]["step_seconds"] for n in own if n in ours]
+        share = job.gflop_per_step() / statistics.median(warm) / rate if rate else None
+        yield (
+            f"{job.name}, {system}",
+            str(len(own)),
+            _range([1000 * row["cold_step_seconds"] for row in own.values()]),
+            _range([1000 * seconds for seconds in warm]),
+            _range(ratios) if ratios else "-",
+            "-" if share is None else f"{share:.0%}",
+            _largest(own, "peak_bytes", 2**20),
+            _largest(own, "joules_per_step", 1),
+            *(f"{counts[name]:.0f}" if name in counts else "-" for name in ("launches", "kernels")),
+        )
+
+
+def _range(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def _largest(turns: dict[int, dict[str, Any]], name: str, unit: int) -> str:
+    found = [row[name] for row in turns.values() if row[name] is not None]
+    return f"{max(found) / unit:.1f}" if found else "-"
+
+
+def parse_arguments() -> tuple[argparse.Namespace, argparse.ArgumentParser]:
+    """Return the arguments of the command line, and the parser for errors found later."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="precisions")
+    parser.add_argument("--turns", type=int, default=3, help="turns of each system in each job")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=510.0,
+        help="seconds after which nothing new begins (default: %(default)g)",
+    )
+    parser.add_argument("--rehearse", action="store_true", help="tiny sizes, on the CPU")
+    parser.add_argument("--table", action="store_true", help="only print what the file has")
+    return parser.parse_args(), parser
+
+
+def open_results(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Results:
+    """Return the results of the file, to which the program adds; exit if it cannot continue it."""
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    head = {"rehearsal": args.rehearse, **provenance(names)}
+    results = Results(args.out, head, time.monotonic() + args.seconds)
+    if not args.out.exists():
+        return results
+    try:
+        stored = json.loads(args.out.read_text(encoding="utf-8"))
+        differing = [name for name in CONDITIONS if stored[name] != head[name]]
+        results.rows = dict(stored["rows"])
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
+        parser.error(f"--out {args.out}: not a file of results. Pass another name.")
+    if differing and not args.table:
+        parser.error(
+            f"--out {args.out}: measured under other conditions ({', '.join(differing)}). "
+            "Pass another name."
+        )
+    return results
+
+
+def main() -> None:
+    """Measure what the file does not have yet, and print the table."""
+    args, parser = parse_arguments()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if not (args.rehearse or args.table or torch.cuda.is_available()):
+        parser.error("a CUDA device is needed. Pass --rehearse to try the program on a CPU.")
+    if torch.cuda.device_count() > 1:
+        parser.error("set CUDA_VISIBLE_DEVICES=0: with several GPUs the Trainer splits each batch")
+    results = open_results(args, parser)
+    jobs = all_jobs(scale_of(rehearse=args.rehearse), args.modes)
+    if not args.table:
+        run(results, jobs, args.turns)
+        results.write()
+    print(f"\n{terminal([table(results, jobs)])}\n")
+    for name, row in results.rows.items():
+        if "failed" in row:
+            print(f"Failed: {name}: {row['failed']}")
+    if results.left:
+        print(f"{len(results.left)} results did not fit into the time. Call the program again.")
+
+
+if __name__ == "__main__":
+    main()
