@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -102,12 +103,13 @@ def run_turn_in_subprocess(tuned_micro_batches: int | None, name: str, turn: int
     return dict(json.loads(completed.stdout.splitlines()[-1]))
 
 
-def matrix_gflops(mode: str) -> float:
-    """Return the rate of large matrix products; emulated fp16 multiplies in float32."""
+def matrix_gflops(mode: str, clock: Callable[[], float]) -> float:
+    """Return the rate of large matrix products by a clock; emulated fp16 multiplies in float32."""
     device = ampft.training_device()
     emulated = mode == "fp16" and device.type == "cpu"
     dtype = torch.float32 if emulated else DTYPES[mode]
-    return measure_matrix_rate(device, dtype, name=mode).gflops
+    with patch("ampft.precision.matrix_rate.time.perf_counter", clock):
+        return measure_matrix_rate(device, dtype, name=mode).gflops
 
 
 def peak_memory() -> int:
@@ -201,7 +203,8 @@ def measure_case(args: argparse.Namespace, names: list[str], workload: Workload)
         if args.apart
         else partial(run_turn_here, workload, args.statistic)
     )
-    times, rates = measure(run_turn, names, args.turns, partial(matrix_gflops, args.mode))
+    rate = partial(matrix_gflops, args.mode, workload.clock.read)
+    times, rates = measure(run_turn, names, args.turns, rate)
     settings = ("case", "model", "mode", "batch_size", "max_length", "examples", "steps")
     return {
         **{name: getattr(args, name) for name in (*settings, "statistic", "apart", "cpu_time")},

@@ -51,7 +51,6 @@ def train_with_trainer(
     seed: int,
     *,
     grouped: bool = False,
-    fused: bool = False,
     micro_batches: int = 1,
     compiled: bool = False,
 ) -> list[float]:
@@ -69,7 +68,6 @@ def train_with_trainer(
             bf16=workload.mode == "bf16",
             use_cpu=not torch.cuda.is_available(),
             train_sampling_strategy="group_by_length" if grouped else "random",
-            optim="adamw_torch_fused" if fused else "adamw_torch",
             torch_compile=compiled,
             save_strategy="no",
             logging_strategy="no",
@@ -90,10 +88,8 @@ def train_with_trainer(
 
 
 def train_with_tuned_trainer(workload: Workload, seed: int) -> list[float]:
-    """Train with the Trainer, fused AdamW and the fastest number of micro-batches."""
-    return train_with_trainer(
-        workload, seed, fused=True, micro_batches=tune_micro_batches(workload)
-    )
+    """Train with the Trainer and the fastest number of micro-batches."""
+    return train_with_trainer(workload, seed, micro_batches=tune_micro_batches(workload))
 
 
 _TUNED_MICRO_BATCHES: dict[tuple[Any, ...], int] = {}
@@ -107,7 +103,7 @@ def tune_micro_batches(workload: Workload) -> int:
     tuning = replace(workload, steps=TUNING_STEPS)
 
     def seconds(micro_batches: int) -> float:
-        ends = train_with_trainer(tuning, 0, fused=True, micro_batches=micro_batches)
+        ends = train_with_trainer(tuning, 0, micro_batches=micro_batches)
         return ends[-1] - ends[1]
 
     if _tuning_key(workload) not in _TUNED_MICRO_BATCHES:
@@ -232,7 +228,7 @@ SYSTEMS: dict[str, Callable[[Workload, int], list[float]]] = {
     "trainer": train_with_trainer,
     "trainer (tuned)": train_with_tuned_trainer,
     "trainer (length grouping)": lambda workload, seed: train_with_trainer(
-        workload, seed, grouped=True, fused=True
+        workload, seed, grouped=True
     ),
     "accelerate loop": train_with_accelerate,
     "fabric loop": train_with_fabric,
@@ -253,9 +249,7 @@ SYSTEMS: dict[str, Callable[[Workload, int], list[float]]] = {
     "ampft (4 micro-batches cast anew)": lambda workload, seed: train_with_ampft(
         workload, seed, micro_batches=4, autocast_cache=lambda *_: nullcontext()
     ),
-    "trainer (compiled)": lambda workload, seed: train_with_trainer(
-        workload, seed, fused=True, compiled=True
-    ),
+    "trainer (compiled)": lambda workload, seed: train_with_trainer(workload, seed, compiled=True),
     "ampft (fp16)": lambda workload, seed: train_with_ampft(replace(workload, mode="fp16"), seed),
     "ampft (bf16)": lambda workload, seed: train_with_ampft(replace(workload, mode="bf16"), seed),
     "ampft": train_with_ampft,
