@@ -100,8 +100,8 @@ import sys, json, torch
 sys.path[:0] = [{benchmarks!r}, {tests!r}]
 import gpu_turns
 from tape import TapeRecorder, masked_attention
-from ampft.fast.packing import attention
-attention.choose_kernel = lambda *_, **__: masked_attention
+from ampft.fast.packing import packed_attention
+packed_attention.choose_kernel = lambda *_, **__: masked_attention
 gpu_turns.Scale.on_gpu = property(lambda scale: True)
 gpu_turns.CudaRecorder = lambda device: TapeRecorder()
 gpu_turns.grouped_attention_reason = lambda *_: None

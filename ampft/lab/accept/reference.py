@@ -17,9 +17,13 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
+from ampft.data.step_batches import StepBatches, TensorExamples
+
 LABELS = ("ant", "bee", "cow")
 WORDS = tuple(f"w{number}" for number in range(60))
 TRAINING_ROWS, TEST_ROWS = 48, 40
+# Three different batches, so that a graph that reads the one before is seen.
+BATCH_SIZE, SEED = 16, 42
 LEARNING_RATE, EPSILON = 0.1, 1.0
 MODEL, TRAIN, TEST = "model", "train.csv", "test.csv"
 # So large an epsilon makes AdamW's updates proportional to the gradient, which small errors then
@@ -35,7 +39,8 @@ def settings(folder: Path) -> tuple[str, ...]:
     model, train, test = (str(folder / name) for name in (MODEL, TRAIN, TEST))
     return (
         *("--model_name_or_path", model, "--train_file", train, "--validation_file", test),
-        *("--test_file", test, "--per_device_train_batch_size", str(TRAINING_ROWS)),
+        *("--test_file", test, "--per_device_train_batch_size", str(BATCH_SIZE)),
+        *("--seed", str(SEED)),
         *("--learning_rate", str(LEARNING_RATE), "--adam_epsilon", str(EPSILON)),
         *("--lr_scheduler_type", "constant", "--max_grad_norm", "0", "--no-load_best_model_at_end"),
     )
@@ -101,6 +106,8 @@ class Reference:
 def train_reference(folder: Path, steps: int) -> Reference:
     """Train with transformers and PyTorch alone, padded, in float64 on the CPU.
 
+    Only the order of the rows is ampft's.
+
     Args:
         folder: Folder of `make_files`.
         steps: Number of steps.
@@ -110,6 +117,7 @@ def train_reference(folder: Path, steps: int) -> Reference:
     tokenizer = BertTokenizer.from_pretrained(folder / MODEL)
     batch = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
     labels = torch.tensor([LABELS.index(row["label"]) for row in rows])
+    batches = StepBatches(TensorExamples({"labels": labels}), BATCH_SIZE, seed=SEED)
     model = BertForSequenceClassification.from_pretrained(
         folder / MODEL, attn_implementation="eager", dtype=torch.float64
     )
@@ -119,9 +127,11 @@ def train_reference(folder: Path, steps: int) -> Reference:
     )
     after = []
     model.train()
-    for _ in range(steps):
+    for step in range(steps):
+        ids = torch.as_tensor(batches.effective_ids(*divmod(step, len(batches))))
+        own = {name: tensor[ids] for name, tensor in batch.items()}
         optimizer.zero_grad()
-        functional.cross_entropy(model(**batch).logits, labels).backward()
+        functional.cross_entropy(model(**own).logits, labels[ids]).backward()
         optimizer.step()
         after.append({name: value.detach().clone() for name, value in model.named_parameters()})
     return Reference(initial, after)

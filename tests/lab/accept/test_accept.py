@@ -10,6 +10,7 @@ import torch
 from running import BIN, call, call_here
 from safetensors.torch import save_file
 
+from ampft.data.step_batches import StepBatches
 from ampft.lab.accept.accept import STEPS, summary, this_machine
 from ampft.lab.accept.obligations import ABSENT, GREEN, OPEN, RED, Done, judge, tolerance
 from ampft.lab.accept.reference import make_files, train_reference
@@ -169,6 +170,22 @@ def test_several_processes_are_compared_with_one(tmp_path, reference, number, ga
     several = command(folder, "processes", name="several")
     found = colours([single, several], reference)
     assert found["several processes equal one", "several"] == colour
+
+
+def test_a_graph_that_reads_the_batch_of_the_step_before_is_red(tmp_path, reference, monkeypatch):
+    plain = StepBatches.effective_ids
+
+    def before(self, epoch, step):
+        return plain(self, epoch, max(step - 1, 0))
+
+    make_files(tmp_path)
+    monkeypatch.setattr(StepBatches, "effective_ids", before)
+    stale = train_reference(tmp_path, 3).after[2]
+    weights = {name: value.float() for name, value in stale.items()}
+    done = command(run_folder(tmp_path / "run", reference, weights=weights), "graphs")
+    assert colours([done], reference)["3 steps as in float64", done.name] == RED
+    for mode in ("bf16", "fp16", "tf32"):
+        assert reference.error(weights, 3) > 2 * tolerance(mode)
 
 
 def test_the_reference_learns_in_float64(reference):
