@@ -20,6 +20,25 @@ if TYPE_CHECKING:
     from datasets import DatasetDict
 
 
+# Arguments of transformers' Trainer that are no settings, and what takes their place.
+OF_TRAINER = {
+    "args": "Pass it as training_arguments.",
+    "train_dataset": "Pass it as train, the first argument.",
+    "eval_dataset": "Pass it as validation.",
+    "test_dataset": "Pass it as test.",
+    "compute_metrics": "The report has the usual metrics; metric='NAME' adds one of the package "
+    "evaluate.",
+    **dict.fromkeys(
+        ("tokenizer", "processing_class"),
+        "Remove it: the model's own is used; processor_name names another one.",
+    ),
+    **dict.fromkeys(
+        ("data_collator", "callbacks", "optimizers", "model_init", "compute_loss_func"),
+        "Remove it; ampft.Training takes a loop of your own.",
+    ),
+}
+
+
 def finetune(
     train: Any = None,
     *,
@@ -62,6 +81,13 @@ def finetune(
                 "ampft.finetune trains in one process, but several were started. For several, use"
                 " `accelerate launch -m ampft train`."
             )
+        of_trainer = [f"{name}: {OF_TRAINER[name]}" for name in settings if name in OF_TRAINER]
+        if not isinstance(settings.get("model"), str | None):
+            of_trainer.append(
+                "model: received an object. Save it, and pass its folder as model_name_or_path."
+            )
+        if of_trainer:
+            raise InputError("\n".join(of_trainer))
         if training_arguments is not None:
             settings = {**settings_of(training_arguments), **settings}
         data, named = data_settings(settings, train=train, validation=validation, test=test)

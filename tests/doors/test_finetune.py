@@ -323,3 +323,12 @@ def test_a_launcher_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ampft.InputError, match="use `accelerate launch -m ampft train`"):
         ampft.finetune(PAIRS)
+
+
+def test_arguments_of_the_trainer_are_answered_together():
+    with pytest.raises(ampft.InputError) as error:
+        ampft.finetune(train_dataset=PAIRS, eval_dataset=PAIRS, compute_metrics=print, model=print)
+    assert [line.partition(":")[0] for line in str(error.value).splitlines()] == [
+        "train_dataset", "eval_dataset", "compute_metrics", "model",
+    ]  # fmt: skip
+    assert "Pass it as train, the first argument." in str(error.value)
