@@ -46,7 +46,7 @@ OTHERS = {
         data/sources/readers.py:_notes_on_controls data/sources/readers.py:stated_encoding
         doors/pipeline_answers.py:_picture data/sources/data_sets.py:_configuration
         media/mask_folders.py:_has_boxes media/mask_folders.py:_is_of_labelme
-        media/mask_folders.py:_listed""",
+        media/mask_folders.py:_listed checks/hidden_cells.py:_parts""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
         decision.py:Contract.read tasks/task.py:Task._has_new_head
