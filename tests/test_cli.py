@@ -15,6 +15,7 @@ from fuzzed_json import signed
 from tiny_text import write_contract
 
 from ampft import cli
+from ampft.arguments.parsing import messages_for_python
 from ampft.files import hashed_text
 from ampft.text.terminal import run_main
 
@@ -367,14 +368,23 @@ def test_mistakes_get_advice(words, advice, tmp_path, monkeypatch, capsys):
     assert advice in line
 
 
-def test_what_torchao_says_when_it_is_imported_does_not_reach_a_user(caplog):
+@pytest.mark.parametrize("door", ["a command", "Python"])
+def test_what_torchao_says_when_it_is_imported_does_not_reach_a_user(caplog, monkeypatch, door):
+    for name in ("torchao", "torch.utils._pytree"):  # as before the first command
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.NOTSET)
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])
+
     def log() -> None:
         logging.getLogger("torchao").warning("Failed to load /x/_C_mxfp8.so: no such library")
         pytree = logging.getLogger("torch.utils._pytree")
         pytree.warning("%s is an Enum subclass and is now natively supported", "<enum 'K'>")
         pytree.warning("another warning")
 
-    assert run_main(log) == 0
+    if door == "Python":
+        with messages_for_python():
+            log()
+    else:
+        assert run_main(log) == 0
     assert caplog.messages == ["another warning"]
 
 

@@ -20,7 +20,7 @@ from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.registry import found
 from ampft.tasks.table import TASKS, problem_types, task_of_folder
 from ampft.tasks.task_settings import check_decision_flags
-from ampft.text.terminal import print_line
+from ampft.text.terminal import print_line, quiet_optional_packages
 
 OF_IMAGES_AND_SOUNDS = (
     *("ignore_index", "augment", "image_size", "multi_scale", "channels_last"),
@@ -220,6 +220,7 @@ def command_line_words(settings: Mapping[str, Any]) -> list[str]:
 @contextlib.contextmanager
 def messages_for_python() -> Iterator[None]:
     """Raise errors of a command without its traceback; their messages name keyword arguments."""
+    quiet_optional_packages()
     try:
         yield
     except (InputError, TrainingStopped, Preempted) as error:

@@ -80,13 +80,20 @@ def run_main(main: Callable[[], None]) -> int:
         return 128 + signal.SIGINT  # as shells count
 
 
-def _exit_code(main: Callable[[], None]) -> int:
-    for name in ("bitsandbytes", "torchao"):  # imported by peft and transformers, if installed
+def quiet_optional_packages() -> None:
+    """Silence what packages that peft and transformers import say about this machine."""
+    for name in ("bitsandbytes", "torchao"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("torch.utils._pytree").addFilter(_is_no_enumeration)
+
+
+def _is_no_enumeration(record: logging.LogRecord) -> bool:
     # torchao registers its enumerations in a way that torch calls deprecated.
-    logging.getLogger("torch.utils._pytree").addFilter(
-        lambda record: "is an Enum subclass" not in str(record.msg)
-    )
+    return "is an Enum subclass" not in str(record.msg)
+
+
+def _exit_code(main: Callable[[], None]) -> int:
+    quiet_optional_packages()
     try:
         if sys.flags.optimize > 1:
             raise InputError(
