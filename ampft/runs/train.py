@@ -68,12 +68,11 @@ def plan_lines(prepared: Prepared) -> list[str]:
     precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
     weights = sum(weight_counts(loaded.model).values()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
-    batches, steps = prepared.step_batches, prepared.total_steps
+    args, batches, steps = prepared.args, prepared.step_batches, prepared.total_steps
     processes = counted(batches.world_size, "process")
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
     suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
-    args = prepared.args
     optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
     ema = args.ema_decay
     decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
