@@ -45,13 +45,12 @@ def list_in_text(cell: str) -> list[object] | None:
 def list_or_cell(cell: Any) -> Any:
     """Return the list that a text or an object holds; any other cell unchanged."""
     if isinstance(cell, dict) and cell:
-        values = cell.values()
         if [*cell] == ["choices"]:  # of Label Studio
             return cell["choices"]
-        if all(isinstance(value, bool | int | float) for value in values):  # spaCy's shares
+        if all(isinstance(value, bool | int | float) for value in cell.values()):  # of spaCy
             return [name for name, share in cell.items() if share >= 0.5]
-        if all(isinstance(value, list) for value in values):  # columns, of `datasets`
-            return [dict(zip(cell, row, strict=False)) for row in zip(*values, strict=False)]
+        if all(isinstance(value, list) for value in cell.values()):  # columns, of `datasets`
+            return [dict(zip(cell, row, strict=False)) for row in zip(*cell.values(), strict=False)]
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return cell
     found = list_in_text(cell)
