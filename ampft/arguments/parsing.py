@@ -67,7 +67,7 @@ def translated(words: Sequence[str], program: str, start: Sequence[str] = ()) ->
         InputError: Some flags cannot be converted.
     """
     others = found("flags of other scripts")
-    if others is None or HELP.intersection(words):
+    if others is None or {*HELP, "--"}.intersection(words):
         return list(words)
     if len(words) == 1 and words[0].endswith(".json") and not words[0].startswith("-"):
         words = others.arguments_of_json(words[0])

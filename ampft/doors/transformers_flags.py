@@ -195,7 +195,7 @@ def _translate(
         row = ROWS.get(name) if name else None
         is_bare = len(typed) == 1 and "=" not in typed[0]
         if row is not None and row.takes != SWITCH and row.kind != TAKEN and is_bare:
-            problems.append(f"{typed[0]}: the value is missing.")
+            problems.append(f"{typed[0]}: the value is missing. Write {typed[0]} VALUE.")
             continue
         if row is None or row.convert is None:
             if row is not None and row.kind == HARMLESS:
