@@ -105,7 +105,7 @@ def test_a_file_of_settings_cannot_name_the_folder_either(tmp_path):
 
 @pytest.mark.slow
 def test_comparing_imports_no_torch():
-    modules = "folder, launch, plan, planning, session"
+    modules = "comparison_folder, launch, plan, planning, session"
     script = f"""
 import sys
 import ampft

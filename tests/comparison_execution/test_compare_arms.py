@@ -19,6 +19,7 @@ from ampft.comparison.execution.plan import (
     TrialResult,
     plan_difference,
     read_plan,
+    set_by_flags,
 )
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import (
@@ -244,6 +245,7 @@ def write_selection_run(parent, run):
         parent, "fp32", run.seed, predicted(range(3 * (run.arm.name != "base"))), name=run.name,
         validations=validations, status="diverged" if score is None else "finished",
         best=BestPart(metric="accuracy", epoch=2, value=score or 0.0, step=18),
+        arguments={**record_of("fp32", run.seed).arguments, **set_by_flags(run.flags)},
     )  # fmt: skip
 
 
