@@ -122,6 +122,16 @@ def _dtypes(
     yield "the attention kernel has a name", bool(kernels), ", ".join(kernels) or "none recorded"
 
 
+def _padding(
+    done: Done, others: Mapping[str, Done], reference: Reference
+) -> Iterator[tuple[str, bool | None, str]]:
+    """Judge whether a run had padding: it has, where the check of its attention found a fault."""
+    del others, reference
+    model = done.record["model"]
+    text = "; ".join(model["notes"]) or "no note"
+    yield "it trains without padding", model["padding_free"] is True, text
+
+
 def _weights(
     done: Done, others: Mapping[str, Done], reference: Reference
 ) -> Iterator[tuple[str, bool | None, str]]:
@@ -220,8 +230,8 @@ def _one_process(
 
 
 JUDGES: dict[str, Sequence[Judge]] = {
-    "train": (_dtypes, _weights),
-    "graphs": (_dtypes, _weights, _graphs),
+    "train": (_dtypes, _padding, _weights),
+    "graphs": (_dtypes, _padding, _weights, _graphs),
     "padded": (_dtypes, _weights, _memory),
     "adapters": (_dtypes,),
     "processes": (_dtypes, _weights, _one_process),

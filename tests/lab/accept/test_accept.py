@@ -47,6 +47,7 @@ def record(**changes):
         "timings": {"cuda_graphs": graphs | changes.pop("graphs", {})},
         "topology": {"num_processes": 2},
         "memory": {"activations": 10},
+        "model": {"padding_free": True, "notes": []},
     }
     return found | changes
 
@@ -84,6 +85,10 @@ def test_what_holds_is_green(tmp_path, reference):
             {"executed": {"float32_products_lose_bits": True}},
         ),
         ("the attention kernel has a name", {"executed": {"attention_kernels": []}}),
+        (
+            "it trains without padding",
+            {"model": {"padding_free": False, "notes": ["its results differ without padding"]}},
+        ),
         ("graphs are replayed", {"graphs": {"replayed_micro_batches": 0}}),
         ("graphs are replayed", {"graphs": {"replayed_updates": 0}}),
         ("graphs are replayed", {"graphs": {"reason": "memory has moved"}}),
