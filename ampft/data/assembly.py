@@ -187,7 +187,6 @@ def _with_places(part: LabelledRows) -> Dataset:
 
 
 def _add_numbers(part: LabelledRows) -> Dataset:
-    """Return the inputs with a column `label` of float64 numbers."""
     numbers = np.array([float(name) for name in part.names], dtype=np.float64)
     return _with_places(part).add_column("label", numbers[part.labels.codes])
 
