@@ -68,7 +68,7 @@ def _gradient_seconds(prepared: Prepared) -> float:
     try:
         seconds = _steady(once)
     finally:
-        snapshot.restore()
+        snapshot.restore(releases=False)
         prepared.model.train(was_training)
     return seconds * float(np.mean(sizes) / max(1, sizes[step]))
 

@@ -93,7 +93,11 @@ def flat_averages(averages: Mapping[str, Scores]) -> dict[str, float]:
 
 
 def scalar_scores(
-    labels: IntArray, predicted: IntArray, classes: int, weights: Weights = None
+    labels: IntArray,
+    predicted: IntArray,
+    classes: int,
+    weights: Weights = None,
+    scores: tuple[tuple[Scores, ...], Mapping[str, Scores]] | None = None,
 ) -> dict[str, float]:
     """Return the metrics that need no probabilities, by name.
 
@@ -106,8 +110,9 @@ def scalar_scores(
         predicted: Predicted classes, shape (n,).
         classes: Number of classes of the label map.
         weights: Weights of the examples, shape (n,); None for 1.
+        scores: What `report_scores` returns for them; None computes it.
     """
-    rows, averages = report_scores(labels, predicted, classes, weights)
+    rows, averages = scores or report_scores(labels, predicted, classes, weights)
     of_class = None if weights is None else np.bincount(labels, weights, minlength=classes)
     kappa, correlation = _agreement(labels, predicted, classes, weights)
     present = range(classes) if of_class is None else np.flatnonzero(of_class)

@@ -469,8 +469,8 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
     labels, predicted = predictions.labels, predictions.predicted
     classes, weights = len(predictions.label_names), predictions.weights
     few, large = classes <= MAX_TOP1_CLASSES, classes > MAX_MATRIX_CLASSES
-    rows, averages = report_scores(labels, predicted, classes, weights)
-    flat = scalar_scores(labels, predicted, classes, weights)
+    rows, averages = scores = report_scores(labels, predicted, classes, weights)
+    flat = scalar_scores(labels, predicted, classes, weights, scores)
     confidence, correct = predictions.confidence, predictions.correct
     top5 = None if few else top_accuracy(labels, predictions.probabilities, 5, weights)
 
