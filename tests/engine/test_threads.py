@@ -24,7 +24,7 @@ def thread_count():
 @pytest.mark.usefixtures("thread_count")
 def test_a_single_launched_process_uses_all_cores(monkeypatch):
     monkeypatch.setattr(threads, "usable_cores", lambda: 2)
-    monkeypatch.setattr(threads, "parent_environment", dict)
+    monkeypatch.setattr(threads, "launcher_environment", dict)
     launched = LAUNCHED | {"OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
     assert restore_cpu_threads(None, launched, num_processes=2) == 1
