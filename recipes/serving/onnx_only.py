@@ -3,6 +3,7 @@
 Each line is the answer of `ampft predict` as JSON. The artifact brings decision.py, which decides.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -25,9 +26,23 @@ def load(path: Path) -> Any:
     return module
 
 
+def check(folder: Path, files: dict[str, Any]) -> None:
+    """End with exit code 2 if a file of the artifact is not the one that was exported."""
+    for name, digest in files.items():
+        try:
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            found = str(error.strerror)
+        if found != digest["sha256"]:
+            print(f"error: {folder / name}: not the exported file ({found})", file=sys.stderr)
+            sys.exit(2)
+
+
 def main(folder: Path, texts: list[str]) -> None:
     """Print the answer for each text; for a model of pairs, for each two texts."""
     about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
+    check(folder, about["files"])
     contract = load(folder / "decision.py").Contract.read(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     session = onnxruntime.InferenceSession(str(folder / about["model"]))

@@ -154,6 +154,9 @@ def test_an_open_artifact_decides_as_it_did_when_it_was_opened(onnx_text, tmp_pa
     assert artifact.predict(TEXTS, 32) == before
     with pytest.raises(InputError, match=r"decision\.json: the file was changed after the export"):
         open_artifact(folder)
+    script = call_here(SERVING / "onnx_only.py", folder, *TEXTS)
+    assert (script.returncode, script.stdout) == (2, "")
+    assert f"{contract}: not the exported file" in script.stderr
 
 
 def test_an_artifact_answers_many_threads_at_once(onnx_text):
