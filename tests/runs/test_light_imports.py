@@ -31,8 +31,8 @@ HEAVY = {
     *("run", "train"),
     *(
         "graphs",
-        "saved_state",
-        "state",
+        "checkpoint_content",
+        "run_state",
         "caller_state",
         "loop",
         "loop_state",
