@@ -4,7 +4,7 @@ Run: `python benchmarks/contrastive.py --data ../shared/data --out
 benchmarks/results/contrastive.json`, and `--table` for the table of a file. Cells that the file has
 are not measured again.
 
-Sets and draws are those of `defaults.py`, with 8 and 32 rows per class and 400 test rows. The pairs
+It uses the sets and draws of `defaults.py`, 8 and 32 rows per class and 400 test rows. The pairs
 are made and learned as in SetFit (Tunstall et al., 2022, "Efficient few-shot learning without
 prompts"), in plain torch: for each text `PAIRS` texts of its class and as many of others, the
 squared error of the cosine of two means of tokens, 2e-5, one epoch; at most `MOST_PAIRS` pairs.

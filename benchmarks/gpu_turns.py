@@ -11,8 +11,8 @@ attention that ran, for all systems alike. Results are written as they are measu
 measured again: call the program again to measure what did not fit into its time.
 
 Needs no network, data or pretrained weights; what needs a package that is missing is skipped, with
-the reason. The padding-free collator of transformers joins the texts of a batch into one, which
-leaves a classifier one label for all, so that it is no arm.
+the reason. The padding-free collator of transformers is not measured: it joins the texts of a batch
+into one, for which a classifier would have one label.
 
     python benchmarks gpu_turns --out gpu-turns.json
     python benchmarks gpu_turns --out gpu-turns.json --table       # of what was measured so far
@@ -160,7 +160,7 @@ def model_of(shape: tuple[int, int], vocabulary: int) -> Any:
 
 
 def step_batches(job: Job) -> ampft.StepBatches:
-    """Return the batches; all systems get those of epoch 0, in each pass."""
+    """Return the batches of epoch 0, on which every system trains in each pass."""
     return ampft.StepBatches(job.texts(), job.scale.batch_size, padded=False)
 
 
@@ -527,7 +527,7 @@ def scale_of(*, rehearse: bool) -> Scale:
 
 
 def all_jobs(scale: Scale, modes: Iterable[str] = MODES) -> list[Job]:
-    """Return the trainings, those of short texts first."""
+    """Return the trainings; short texts come first."""
     return [
         Job(scale, mode, size, tokens)
         for tokens in scale.tokens

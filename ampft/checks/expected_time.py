@@ -39,7 +39,7 @@ def print_expected_time(prepared: Prepared) -> None:
     left = prepared.total_steps - (0 if checkpoint is None else checkpoint.manifest.cursor.step)
     try:
         gradient = _gradient_seconds(prepared)
-    except Exception:  # whatever it is, the first step says it
+    except Exception:  # the first step raises it again, where it is explained
         return
     rows = _evaluated_rows(prepared) * left / prepared.total_steps
     row = FORWARD * gradient / prepared.step_batches.effective_batch_size

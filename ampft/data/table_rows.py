@@ -225,6 +225,7 @@ def _described_types(dataset: Dataset, columns: Sequence[str]) -> str:
 def _columns_of_texts(
     dataset: Dataset, columns: Sequence[str], labels: Sequence[str], request: DataRequest
 ) -> list[str]:
+    """Return the columns of strings, those that are joined into one text, and labels."""
     features = dataset.features
     texts = [
         name
@@ -255,6 +256,7 @@ def _label_columns(
     describe: Describe,
     hint: str,
 ) -> tuple[str, ...]:
+    """Return the label columns: those named, `label`, or the only one with a usual name."""
     if named is not None:
         parts = split_names(named[0]) if len(named) == 1 and named[0] not in columns else None
         if parts is not None and len(parts) > 1 and {*parts} <= {*columns}:

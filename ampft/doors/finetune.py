@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datasets import DatasetDict
 
 
-# Arguments of transformers' Trainer that are no settings, and what takes their place.
+# Arguments of transformers' Trainer that `finetune` does not take, and what to do instead.
 OF_TRAINER = {
     "args": "Pass it as training_arguments.",
     "train_dataset": "Pass it as train, the first argument.",

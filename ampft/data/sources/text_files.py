@@ -156,6 +156,7 @@ def _read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoti
 
 
 def _named_delimiter(path: Path, encoding: str) -> str | None:
+    """Return the delimiter that a first line such as `sep=;` names, or None."""
     with opened_text(path, encoding) as file:
         found = NAMED_DELIMITER.fullmatch(file.readline())
     return None if found is None else found[1]

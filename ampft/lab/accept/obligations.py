@@ -125,7 +125,7 @@ def _dtypes(
 def _padding(
     done: Done, others: Mapping[str, Done], reference: Reference
 ) -> Iterator[tuple[str, bool | None, str]]:
-    """Judge whether a run had padding: it has, where the check of its attention found a fault."""
+    """Judge whether a run trained without padding; a fault of its attention makes it pad."""
     del others, reference
     model = done.record["model"]
     text = "; ".join(model["notes"]) or "no note"
