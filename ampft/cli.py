@@ -10,7 +10,7 @@ from typing import Any
 
 from ampft.arguments.completion import print_completions
 from ampft.arguments.help_text import entry, terminal_width
-from ampft.arguments.other_scripts import choice_hint
+from ampft.arguments.suggestions import choice_hint
 from ampft.errors import InputError
 from ampft.text.terminal import discard_output, run_main
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ampft.arguments.help_text import Help, metavar_of, print_help, spelled
-from ampft.arguments.other_scripts import BOOLEAN_WORDS, INVALID_VALUES, choice_hint, suggestion
+from ampft.arguments.suggestions import BOOLEAN_WORDS, INVALID_VALUES, choice_hint, suggestion
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.registry import found
@@ -442,7 +442,7 @@ def _read_config(path: str, known: Fields, hints: Mapping[str, Any]) -> dict[str
             raise InputError(f"--config {path}: {key} is set twice. Remove one of them.")
     settings = {str(name): value for name, value in content.items()}
     foreign: list[str] = []
-    others = found("flags of other scripts") if "num_train_epochs" in known else None
+    others = found("flags of transformers") if "num_train_epochs" in known else None
     if others is not None:
         settings, foreign = others.split_config_settings(
             settings, {n: value_type(hints[n]) is bool for n in known}, path

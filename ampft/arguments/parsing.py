@@ -13,7 +13,7 @@ from typing import Any
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
 from ampft.arguments.flags import flag_problem, flag_switches, parse_flags
 from ampft.arguments.help_text import HELP, Help
-from ampft.arguments.other_scripts import meant_flag
+from ampft.arguments.suggestions import meant_flag
 from ampft.data.request import OF_OWN_DATA
 from ampft.engine.checkpoints.checkpoint_interval import parse_interval
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
@@ -66,7 +66,7 @@ def translated(words: Sequence[str], program: str, start: Sequence[str] = ()) ->
     Raises:
         InputError: Some flags cannot be converted.
     """
-    others = found("flags of other scripts")
+    others = found("flags of transformers")
     if others is None or {*HELP, "--"}.intersection(words):
         return list(words)
     if len(words) == 1 and words[0].endswith(".json") and not words[0].startswith("-"):

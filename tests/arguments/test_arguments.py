@@ -10,7 +10,7 @@ import pytest
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
-from ampft.arguments.other_scripts import REPLACEMENTS, TASK_NAMES
+from ampft.arguments.suggestions import choice_hint, meant_flag
 from ampft.errors import InputError
 from ampft.precision.modes import MODES
 
@@ -295,14 +295,6 @@ def test_empty_texts(name):
 
 
 @pytest.mark.add_ons
-@pytest.mark.parametrize("other", sorted(TASK_NAMES))
-def test_other_names_of_tasks(other):
-    with pytest.raises(InputError, match=f"Did you mean '{TASK_NAMES[other]}'"):
-        parse("--task", other)
-    assert parse("--task", TASK_NAMES[other], "--dataset_name", "x").task == TASK_NAMES[other]
-
-
-@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
@@ -337,21 +329,15 @@ def test_a_name_is_offered_for_a_typo_only(typed, meant):
         assert "Did you mean" not in hint
 
 
-@pytest.mark.parametrize("other", sorted(REPLACEMENTS))
-def test_flags_of_other_scripts(other):
-    names = {f.name for f in fields(ClassifyArguments)}
-    assert other not in names
-    named = re.findall(r"--(\w+)", REPLACEMENTS[other])
-    assert set(named) <= names | {
-        "num_processes",
-        "inference",
-        "dynamo_backend",
-        "time_budget",
-    }  # of the launcher, of compare and of search
-    assert named or REPLACEMENTS[other].startswith("Remove the flag: ")
-    message = f"unknown flag --{other}. {REPLACEMENTS[other]} See"
-    with pytest.raises(InputError, match=re.escape(message)):
-        parse(f"--{other}", "1")
+def test_without_the_names_of_other_scripts_typos_are_still_recognized(monkeypatch):
+    monkeypatch.setattr("ampft.arguments.suggestions.found", lambda name: None)
+    with pytest.raises(InputError, match=r"flag --seeds\. Did you mean '--seed'\? See"):
+        parse("--seeds", "1")
+    with pytest.raises(InputError, match=r"^unknown flag --gpu\. See classify\.py --help\.$"):
+        parse("--gpu", "1")
+    assert choice_hint("ner", ("text", "tokens")) == ""
+    assert choice_hint("txt", ("text", "tokens")) == " Did you mean 'text'?"
+    assert meant_flag("seeds", {"seed"}) == "seed"
 
 
 @pytest.mark.add_ons

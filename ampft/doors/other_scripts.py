@@ -1,14 +1,6 @@
-"""Flags of other training scripts, and their equivalents here."""
+"""What other training scripts call their flags, commands and tasks, and what the same is here."""
 
 from __future__ import annotations
-
-import re
-from collections.abc import Collection
-from difflib import SequenceMatcher
-
-from ampft.errors import MAX_QUOTED, did_you_mean
-from ampft.precision.modes import OTHER_NAMES
-from ampft.registry import found
 
 DEVICE = (
     "Remove the flag: a GPU is used if there is one. CUDA_VISIBLE_DEVICES chooses which, and"
@@ -101,13 +93,13 @@ REPLACEMENTS = {
     **dict.fromkeys(DEVICE_FLAGS, DEVICE),
     **{other: f"Use --{name}." for other, name in RENAMED.items()},
 }
-# What users type for a command of `ampft`.
+# Names of commands, and of the same here.
 COMMANDS = {
     **dict.fromkeys(("finetune", "fine-tune", "fintune", "fit", "run"), "train"),
     **dict.fromkeys(("classify", "infer", "inference", "test"), "predict"),
     **dict.fromkeys(("show", "evaluate", "eval"), "report"),
 }
-# What users type for a task of `ampft`.
+# Names of tasks, and of the same here.
 TASK_NAMES = {
     **dict.fromkeys(("classification", "text-classification", "sentiment", "binary"), "text"),
     **dict.fromkeys(("multilabel", "multi_label"), "multi-label"),
@@ -118,71 +110,9 @@ TASK_NAMES = {
     **dict.fromkeys(("audio-classification", "audio"), "sounds"),
     **dict.fromkeys(("segmentation", "semantic-segmentation", "image-segmentation"), "pixels"),
 }
+NAMES = {**TASK_NAMES, **COMMANDS}
 # Advice on values that no program here has.
 OTHER_CHOICES = {
     "int8": " Nothing trains in int8; ampft compare RUN --inference fp32,int8 lets a trained model"
     " predict in it."
 }
-# Hints for values of the wrong type, by the name of the flag.
-INVALID_VALUES = {"num_train_epochs": " For part of an epoch, set --max_train_steps instead."}
-WORD, WHOLE = 0.87, 0.84  # how alike words and whole names are that differ by a typo
-_NAMED = re.compile(r"--(\w+)")
-BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
-
-
-def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
-    """Return advice on the unknown setting `name`, or an empty string.
-
-    Args:
-        name: Name of the setting, without leading dashes.
-        dashes: Prefix of a similar name in the advice.
-    """
-    advice = REPLACEMENTS.get(name)
-    if advice and ("train_file" in known or advice is DEVICE or _is_about(advice, known)):
-        return f" {advice}"
-    others = found("flags of other scripts") if "train_file" in known else None
-    rows = {} if others is None else others.ROWS
-    if name in rows and name not in rows[name].text:
-        return f" Here it is: {rows[name].text}."
-    near = closest(name, [*known, *rows])
-    return f" Did you mean '{dashes}{near}'?" if near else ""
-
-
-def meant_flag(name: str, known: Collection[str]) -> str | None:
-    """Return the flag whose value an unknown one has, by another name or a typo."""
-    others = found("flags of other scripts")
-    rows = {} if others is None else others.ROWS
-    return RENAMED.get(name) or (None if name in REPLACEMENTS else closest(name, [*known, *rows]))
-
-
-def closest(name: str, known: Collection[str]) -> str | None:
-    """Return the name that is meant: one with all words of `name`, or one that differs by a typo.
-
-    Names that share letters, but neither words nor a meaning, are not offered: `use_amp` is not
-    `use_cpu`.
-    """
-
-    def alike(first: str, second: str) -> float:
-        return SequenceMatcher(None, first, second).ratio()
-
-    def has_words(other: str) -> bool:
-        parts = other.split("_")
-        return all(any(alike(word, part) >= WORD for part in parts) for word in name.split("_"))
-
-    if len(name) > MAX_QUOTED:
-        return None
-    near = [other for other in known if has_words(other) or alike(name, other) >= WHOLE]
-    return max(near, key=lambda other: alike(name, other), default=None)
-
-
-def _is_about(advice: str, known: Collection[str]) -> bool:
-    return any(name in known for name in _NAMED.findall(advice))
-
-
-def choice_hint(text: str, choices: Collection[str]) -> str:
-    """Return advice on a value that is not one of the choices, or an empty string."""
-    name = text.lower()
-    if name in OTHER_CHOICES:
-        return OTHER_CHOICES[name]
-    other = COMMANDS.get(name) or OTHER_NAMES.get(name) or TASK_NAMES.get(name)
-    return f" Did you mean {other!r}?" if other in choices else did_you_mean(name, choices)

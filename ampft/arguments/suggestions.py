@@ -1,0 +1,83 @@
+"""Advice on names that are unknown here: of flags, commands and choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from difflib import SequenceMatcher
+
+from ampft.errors import MAX_QUOTED, did_you_mean
+from ampft.precision.modes import OTHER_NAMES
+from ampft.registry import found
+
+# Hints for values of the wrong type, by the name of the flag.
+INVALID_VALUES = {"num_train_epochs": " For part of an epoch, set --max_train_steps instead."}
+WORD, WHOLE = 0.87, 0.84  # how alike words and whole names are that differ by a typo
+_NAMED = re.compile(r"--(\w+)")
+BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
+
+
+def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
+    """Return advice on the unknown setting `name`, or an empty string.
+
+    Args:
+        name: Name of the setting, without leading dashes.
+        dashes: Prefix of a similar name in the advice.
+    """
+    of_training = "train_file" in known
+    others = found("flags of other scripts")
+    if others is not None and name in others.REPLACEMENTS:
+        advice = others.REPLACEMENTS[name]
+        if of_training or advice is others.DEVICE or _is_about(advice, known):
+            return f" {advice}"
+    transformers = found("flags of transformers") if of_training else None
+    rows = {} if transformers is None else transformers.ROWS
+    if name in rows and name not in rows[name].text:
+        return f" Here it is: {rows[name].text}."
+    near = closest(name, [*known, *rows])
+    return f" Did you mean '{dashes}{near}'?" if near else ""
+
+
+def meant_flag(name: str, known: Collection[str]) -> str | None:
+    """Return the flag whose value an unknown one has, by another name or a typo."""
+    others, transformers = found("flags of other scripts"), found("flags of transformers")
+    rows = {} if transformers is None else transformers.ROWS
+    if others is not None and name in others.REPLACEMENTS:
+        renamed: str | None = others.RENAMED.get(name)
+        return renamed
+    return closest(name, [*known, *rows])
+
+
+def closest(name: str, known: Collection[str]) -> str | None:
+    """Return the name that is meant: one with all words of `name`, or one that differs by a typo.
+
+    Names that share letters, but neither words nor a meaning, are not offered: `use_amp` is not
+    `use_cpu`.
+    """
+
+    def alike(first: str, second: str) -> float:
+        return SequenceMatcher(None, first, second).ratio()
+
+    def has_words(other: str) -> bool:
+        parts = other.split("_")
+        return all(any(alike(word, part) >= WORD for part in parts) for word in name.split("_"))
+
+    if len(name) > MAX_QUOTED:
+        return None
+    near = [other for other in known if has_words(other) or alike(name, other) >= WHOLE]
+    return max(near, key=lambda other: alike(name, other), default=None)
+
+
+def _is_about(advice: str, known: Collection[str]) -> bool:
+    return any(name in known for name in _NAMED.findall(advice))
+
+
+def choice_hint(text: str, choices: Collection[str]) -> str:
+    """Return advice on a value that is not one of the choices, or an empty string."""
+    name = text.lower()
+    others = found("flags of other scripts")
+    if others is not None and name in others.OTHER_CHOICES:
+        advice: str = others.OTHER_CHOICES[name]
+        return advice
+    other = OTHER_NAMES.get(name) or (None if others is None else others.NAMES.get(name))
+    return f" Did you mean {other!r}?" if other in choices else did_you_mean(name, choices)
