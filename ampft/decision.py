@@ -464,6 +464,7 @@ class Tokenization:
 
 
 def _word_ids(row: Any) -> IntArray:
+    """Return the word of each token of a row, -1 for special tokens."""
     return np.array([-1 if i is None else i for i in row.word_ids], dtype=np.int64)
 
 

@@ -150,6 +150,7 @@ def _available_address_space() -> Iterator[int]:
 
 
 def _available_in_control_groups() -> Iterator[int]:
+    """Yield the bytes available in each group up to the root, for cgroup versions 1 and 2."""
     try:
         lines = _MEMBERSHIP.read_text().splitlines()
     except OSError:

@@ -168,6 +168,7 @@ def entry(head: str, text: str, width: int, column: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Wrap at spaces by display columns, breaking words that are wider than a line."""
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False,
         drop_whitespace=True,

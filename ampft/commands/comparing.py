@@ -149,6 +149,7 @@ def _train_and_compare(line: CommandLine[CompareFlags]) -> None:
 
 
 def _compare_runs(line: CommandLine[CompareFlags]) -> Comparison:
+    """Compare runs. A single folder with a plan is compared as planned."""
     flags, folders = line.flags, [Path(run) for run in line.flags.runs]
     from ampft.comparison.execution.plan import PLAN_NAME, read_plan
 

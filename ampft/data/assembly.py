@@ -187,6 +187,7 @@ def _with_places(part: LabelledRows) -> Dataset:
 
 
 def _add_numbers(part: LabelledRows) -> Dataset:
+    """Return the inputs with a column `label` of float64 numbers."""
     numbers = np.array([float(name) for name in part.names], dtype=np.float64)
     return _with_places(part).add_column("label", numbers[part.labels.codes])
 
@@ -448,6 +449,7 @@ def _refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:
 
 
 def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> list[str]:
+    """Return notes on labels that may be one class in two spellings, and on very many classes."""
     training_rows = len(labels)
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in names:

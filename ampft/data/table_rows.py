@@ -96,6 +96,7 @@ def read_tables(
 
 
 def _expected_names(columns: Sequence[str], request: DataRequest) -> tuple[str, ...]:
+    """Return the names to look for: the user's choices, and usual names if no column has one."""
     texts, labels = request.text_columns, request.label_columns
     usual: list[str] = []
     if texts is None and not _text_choices(columns):
@@ -157,6 +158,7 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
 def _label_parser(
     labels: tuple[str, ...], request: DataRequest, declared: tuple[str, ...] | None
 ) -> LabelParser:
+    """Return how the cells of the label columns are read."""
     if request.number_labels:
         return LabelParser(labels, numbers=True)
     if request.labels_of_columns and any("=" in name for name in labels):

@@ -88,6 +88,7 @@ def unused_parameters(model: nn.Module, loss: Loss, micro_batch: MicroBatch) -> 
 
 
 def _parameters_behind(loss: Tensor) -> set[int]:
+    """Return the ids of the parameters in the graph of a loss."""
     reached: set[int] = set()
     seen: set[Any] = set()
     waiting: list[Any] = [loss.grad_fn]

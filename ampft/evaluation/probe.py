@@ -143,6 +143,7 @@ def _batches(
 def _training_features(
     task: Task, model: nn.Module, layer: nn.Linear
 ) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the (u, H) features, the labels and the weights of examples, or words, of training."""
     examples = task.examples("train")
     order = np.random.default_rng(0).permutation(len(examples.lengths))
     features: list[Tensor] = []

@@ -128,6 +128,7 @@ class TrackerReporting(Feature):
         self._continue(saved.state.run_ids)
 
     def _stored_ids(self) -> Mapping[str, str]:
+        """Return the ids in the folder; none if they cannot be read."""
         with contextlib.suppress(OSError, ValueError):
             found = json.loads((self.folder or Path()).joinpath(IDS_NAME).read_text("utf-8"))
             if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()):

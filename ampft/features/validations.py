@@ -276,6 +276,7 @@ class Validations(Feature):
                 link(saved.folder / BEST_NAME, best.path)
 
     def _epoch(self, step: int) -> int:
+        """Return the epoch, from 1, of a step, from 1."""
         return -(-step // self.steps_per_epoch)
 
 

@@ -177,6 +177,7 @@ def table_of_rows(
 
 
 def _requested_columns(requested: str | None, trained: Sequence[str]) -> tuple[str, ...]:
+    """Return the requested columns to read, or the model's training columns if None."""
     if requested is None:
         return tuple(trained)
     columns = tuple(name.strip() for name in requested.split(","))

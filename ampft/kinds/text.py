@@ -432,6 +432,7 @@ def _tokenize(
 def _were_truncated(
     lengths: list[int], batch: dict[str, list[str]], columns: tuple[str, ...], tokenizer: Any
 ) -> list[bool]:
+    """Return for each example of a batch whether it was truncated."""
     longest = max(lengths)
     candidates = [index for index, length in enumerate(lengths) if length == longest]
     untruncated = tokenizer(

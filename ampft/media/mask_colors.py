@@ -131,6 +131,7 @@ def _name(classes: MaskClasses, index: int | None) -> str:
 
 
 def _palettes_are_colors(classes: MaskClasses, survey: MaskSurvey) -> bool:
+    """Return whether the palettes of masks have the colours of the classes."""
     assert classes.colors is not None, "the caller checks"
     known: dict[Color, int | None] = {color: i for i, color in enumerate(classes.colors)}
     known |= dict.fromkeys(classes.ignored_colors)

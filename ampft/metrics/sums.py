@@ -364,6 +364,7 @@ def costliest_of_classes(
 def _effect_per_label(
     from_sums: Callable[[FloatArray], FloatArray], totals: FloatArray
 ) -> FloatArray:
+    """Return (K,) the change of the metric per label of a class, lost or gained."""
     counts = class_counts(totals)
     classes, value = len(counts.labelled), float(from_sums(totals))
     ranked = np.argsort(counts.predicted)

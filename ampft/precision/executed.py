@@ -226,6 +226,7 @@ class ProductRecorder(TorchDispatchMode):
         return result
 
     def _is_in_float32_module(self, args: tuple[Any, ...]) -> bool:
+        """Return whether an operation belongs to a module that is kept in float32."""
         start = float32_module_start()
         if start is None:
             node = torch._C._current_autograd_node()
@@ -251,6 +252,7 @@ class ProductRecorder(TorchDispatchMode):
         return torch._C._autograd._get_sequence_nr() - 1
 
     def _multiplies_weight(self, operands: tuple[torch.Tensor, ...]) -> bool:
+        """Return whether a batched product belongs to a layer with weights."""
         node = torch._C._current_autograd_node()
         if node is not None and node._sequence_nr() in self._batched_projections:
             return True

@@ -72,6 +72,7 @@ def _verbosity_restored() -> Iterator[None]:
 
 @contextmanager
 def _new_accelerate_state() -> Iterator[None]:
+    """Start without the state of Accelerate, and restore it."""
     states = [PartialState._shared_state, GradientState._shared_state]
     before = [dict(state) for state in states]
     with separate_accelerators():

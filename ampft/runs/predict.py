@@ -578,6 +578,7 @@ def _check_files(request: PredictRequest) -> None:
 
 
 def _note_training_files(request: PredictRequest, record: RunRecord) -> None:
+    """Print which files the model was trained on: predictions of their rows look too good."""
     trained = {each.sha256 for each in record.data.training_files(record.arguments)}
     for file in map(Path, request.files if trained else ()):
         if file.is_file() and describe_file(file).sha256 in trained:

@@ -250,6 +250,7 @@ def with_head_of_training(
 
 
 def _validated_epochs(given: ClassifyArguments, args: ClassifyArguments) -> int:
+    """Return the epochs between validations: with many chosen epochs, three validations."""
     if given.num_train_epochs is not None or args.early_stopping_patience is not None:
         return 1
     assert args.num_train_epochs is not None

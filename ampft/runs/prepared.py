@@ -204,6 +204,7 @@ MODEL_SUFFIXES = (".safetensors", ".bin", ".json", ".model", ".py", ".txt")
 
 
 def _model_files(name: str) -> dict[str, str]:
+    """Return the SHA-256 of the files that a model folder is loaded from; empty if it is none."""
     folder = Path(name)
     if not (folder / "config.json").is_file():
         return {}

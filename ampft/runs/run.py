@@ -247,6 +247,7 @@ def _timings(state: RunState, model: nn.Module) -> dict[str, Any]:
 def _result_lines(
     folder: Path, record: RunRecord, prepared: Prepared, outcome: Outcome
 ) -> list[str]:
+    """Return the lines to print: report, simple methods, warnings, where the results are."""
     selected = bool(record.metrics["selected"])
     report = report_with_heading(outcome.report(), selected=selected)
     lines = []

@@ -191,6 +191,7 @@ def _cases_without_complete_arms(groups: Sequence[RunGroup]) -> Cases:
 def _arm_of_runs(
     group: RunGroup, groups: Sequence[RunGroup], arms: ArmAssignment, plan: PlanFacts, metric: str
 ) -> ArmResult:
+    """Return an arm with all that its runs recorded, without what its predictions show."""
     summaries = [run.record.precision.summary for run in (*group.finished, *group.runs)]
     steps = [run.record.steps for run in group.runs]
     remarks = side_by_side_stamps(groups, plan)

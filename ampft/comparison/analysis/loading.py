@@ -378,5 +378,6 @@ def _arm_name(settings: Iterable[tuple[str, Any]], *, short: bool) -> str:
 
 
 def _sort_key(value: Any) -> tuple[bool, float, str]:
+    """Return a key that sorts numbers by size, before all other values."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return not is_number, float(value) if is_number else 0.0, str(value)

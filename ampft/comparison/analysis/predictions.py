@@ -271,6 +271,7 @@ def _class_figures(
     baseline: ArmPredictions | None,
     differences: Sequence[ClassDifference | None],
 ) -> tuple[ClassFigures, ...]:
+    """Return the figures of each class, as means over the seeds; no baseline for itself."""
     figures = []
     for index, name in enumerate(label_names):
         rows = [each.scores[index] for each in predictions.in_mode]

@@ -154,6 +154,7 @@ def with_selected_arm(plan: Plan, folder: Path) -> Plan:
 
 
 def _validation_score(record: RunRecord, metric: str) -> float:
+    """Return the validation metric of the weights that a run reports on."""
     best = record.best
     validations = [v for v in record.validations if best is None or v.epoch == best.epoch]
     if best is not None and best.step is not None:
@@ -348,6 +349,7 @@ def _arms_without_record(plan: Plan, folder: Path, seeds: int) -> dict[int, list
 def _compare_folds(
     plan: Plan, folder: Path, runs: Sequence[PlannedRun], remarks: Sequence[Remark]
 ) -> Comparison:
+    """Compare by repeated cross-validation: the folds of a seed become one table of all rows."""
     folds: dict[PlannedRun, dict[int, Path]] = {}
     for run in runs:
         folds.setdefault(replace(run, fold=0), {})[run.fold] = run_folder(folder, run)

@@ -341,6 +341,7 @@ def read_plan(folder: Path) -> Plan | None:
 
 
 def _check_estimate(plan: Plan, arm: Arm) -> None:
+    """Check that the cost of a run of an arm was estimated."""
     estimate = plan.estimate_of(arm)
     for name, modes in (("modes", estimate.modes), ("executions", estimate.executions)):
         for mode in (arm.mode, BASELINE) if name == "modes" else (arm.mode,):

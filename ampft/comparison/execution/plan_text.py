@@ -81,6 +81,7 @@ def _at_a_time(plan: Plan) -> str:
 
 
 def _arm_text(plan: Plan, arm: Arm) -> str:
+    """Return an arm with its settings, and whether it is native or emulated."""
     if arm.is_perturbed:
         base = plan.arms[0].name
         return f"{arm.name} ({base} with initial weights changed by one unit in the last place)"

@@ -132,6 +132,7 @@ def plan_comparison(
 
 
 def _check_folds(trial: TrialResult) -> None:
+    """Check that the predictions of folds can be joined to one table."""
     from ampft.tasks.single_label import SingleLabel  # imports torch
 
     if trial.compared[KIND_OF_LABELS] != SingleLabel.name:
@@ -236,6 +237,7 @@ def _can_fold(command: CompareCommand, size: FinalRows) -> bool:
 
 
 def _command_with(command: CompareCommand, **flags: object) -> str:
+    """Return the command line of a comparison with other flags."""
     words, shared = ["ampft", "compare"], list(command.classify_argv)
     for field in fields(command.settings):
         value = flags.get(field.name, getattr(command.settings, field.name))

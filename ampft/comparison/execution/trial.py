@@ -170,6 +170,7 @@ def mean_of_minima(time_step: Callable[[int], float], steps: Sequence[int]) -> f
 
 
 def _steps_to_time(batches: StepBatches) -> tuple[int, list[int]]:
+    """Return the longest step of the first epoch, and steps at quantiles of length."""
     lengths = batches.examples.lengths
     sizes = [int(lengths[batches.effective_ids(0, step)].sum()) for step in range(len(batches))]
     by_length = np.argsort(sizes, kind="stable")
@@ -179,6 +180,7 @@ def _steps_to_time(batches: StepBatches) -> tuple[int, list[int]]:
 
 
 def _step_seconds(prepared: Prepared, step: int) -> float:
+    """Return the seconds of one optimizer step, including waiting for its data."""
     accelerator, optimizer = prepared.accelerator, prepared.optimizer
     started = time.perf_counter()
     (step_batch,) = prepared.step_batches.epoch(0, start=step, stop=step + 1)
@@ -198,6 +200,7 @@ def _step_seconds(prepared: Prepared, step: int) -> float:
 
 
 def _evaluated_example_seconds(prepared: Prepared) -> float:
+    """Return the seconds per example and process of one batch with the lengths of the split."""
     model, task = prepared.model, prepared.task
     examples = task.examples(prepared.final_split)
     by_length = np.argsort(examples.lengths, kind="stable")

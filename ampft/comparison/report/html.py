@@ -97,6 +97,7 @@ def comparison_page(comparison: Comparison) -> Page:
 
 
 def _reading(comparison: Comparison) -> list[Block]:
+    """Return how to read the bars, and what was measured."""
     c, units = comparison, comparison.units
     blocks: list[Block] = []
     if any(arm.difference for arm in c.arms):

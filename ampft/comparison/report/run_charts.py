@@ -293,12 +293,14 @@ def _chart(
 
 
 def _corners(points: Points) -> list[tuple[float, float]]:
+    """Return the corners of the stairs through the points."""
     ordered = sorted(points.items())
     between = [(b[0], a[1]) for a, b in itertools.pairwise(ordered)]
     return [p for pair in itertools.zip_longest(ordered, between) for p in pair if p]
 
 
 def _single_points(lines: Sequence[ArmLines], plot: Plot) -> list[Markup]:
+    """Return marks of runs with a single point, whose line would be invisible."""
     return [
         one.style.mark(plot.x.percent(step), plot.y.at(value))
         for one in lines

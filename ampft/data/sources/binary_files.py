@@ -207,6 +207,7 @@ def _filled_rows(worksheet: Any, path: Path) -> Iterator[tuple[int, list[Any]]]:
 
 
 def _merged_rows(worksheet: Any, path: Path) -> list[MergedRows]:
+    """Return the merged cells of a sheet that span rows. They follow the cells in its file."""
     from openpyxl.utils.cell import range_boundaries
 
     found, is_after, tail = b"", False, b""
@@ -230,6 +231,7 @@ def _merged_rows(worksheet: Any, path: Path) -> list[MergedRows]:
 def _with_merged_cells(
     rows: Iterator[tuple[int, list[Any]]], merged: Sequence[MergedRows]
 ) -> Iterator[tuple[int, list[Any]]]:
+    """Yield rows in which each merged cell has the value of its first row."""
     values_of: dict[MergedRows, Any] = {}
     starts = sorted(merged)
     for number, values in rows:
@@ -248,6 +250,7 @@ def _with_merged_cells(
 
 
 def _cell_value(value: Any, path: Path, row: int) -> object:
+    """Return a cell as text, number, boolean or None."""
     if isinstance(value, datetime) and value.time() == time():
         value = value.date()
     if isinstance(value, date | time):

@@ -156,6 +156,7 @@ def load_folder(
 def _read_split(
     split: str, folder: Path, columns: DataColumns, request: DataRequest
 ) -> tuple[LabelledRows, list[Path]]:
+    """Return the rows of a split, and its files of another kind."""
     kind = columns.kind
     others = [file for file in sorted(folder.iterdir()) if file.is_file() and is_visible(file)]
     beside = [str(file) for file in others if _kind_of(file) == kind]

@@ -150,6 +150,7 @@ def split_rows(saved: SavedClassifier, split: str, flags: Sequence[str]) -> Veri
 
 
 def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
+    """Return the rows of a file that have labels of the run."""
     if not path.is_file():
         raise InputError(
             f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Choose one of them."
