@@ -312,6 +312,7 @@ def measure(data: Path, cell: Mapping[str, Any], arm: str, precision: str) -> li
             "log_loss": record.metrics["log_loss"],
             "cpu_seconds": round(seconds, 1),
             "right": "".join(right),
+            "device": f"CPU, {precision}",
         }
     ]
     for method in record.simple_methods:
@@ -325,6 +326,7 @@ def measure(data: Path, cell: Mapping[str, Any], arm: str, precision: str) -> li
                     "accuracy": method.metrics["accuracy"],
                     "log_loss": method.metrics.get("log_loss"),
                     "minus_default": [gain.value, gain.low, gain.high],
+                    "device": f"CPU, {precision}",
                 }
             )
     return results
