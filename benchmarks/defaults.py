@@ -403,7 +403,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page_rows(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the rows of the table in `docs/hyperparameters.md`."""
+    """Return the rows of the table in `docs/defaults.md`."""
     by_arm: dict[tuple[int, str], dict[str, list[Mapping[str, Any]]]] = {}
     for result in results:
         cell = by_arm.setdefault((result["size"], result["set"]), {})

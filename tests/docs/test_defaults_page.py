@@ -1,12 +1,16 @@
-"""The page on hyperparameters quotes the stored results of the defaults."""
+"""The page on the defaults quotes the stored results of the defaults."""
 
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
+from dataclasses import fields
 
 from defaults import gains, page_rows, verdict
 from running import REPOSITORY
+
+from ampft.arguments import ClassifyArguments
 
 FOLDER = REPOSITORY / "benchmarks" / "results"
 
@@ -16,7 +20,7 @@ def stored(name):
 
 
 def test_the_page_has_the_rows_of_the_stored_results():
-    page = (REPOSITORY / "docs" / "hyperparameters.md").read_text(encoding="utf-8").splitlines()
+    page = (REPOSITORY / "docs" / "defaults.md").read_text(encoding="utf-8").splitlines()
     results = stored("defaults.json")
     rows = page_rows(results)
     assert len(rows) >= 13
@@ -25,6 +29,15 @@ def test_the_page_has_the_rows_of_the_stored_results():
     for row in changed:
         row["accuracy"] -= 0.01
     assert not set(page_rows(changed)) & set(page)
+
+
+def test_the_page_of_settings_has_only_what_is_left_to_choose():
+    page = (REPOSITORY / "docs" / "hyperparameters.md").read_text(encoding="utf-8")
+    settings = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(settings) == 6
+    known = {f"--{each.name}" for each in fields(ClassifyArguments)}
+    assert {word for each in settings for word in each.split() if word[:2] == "--"} <= known
+    assert len(page.split()) <= 1_300, "what the defaults do, and folds, have their own pages"
 
 
 def test_the_gains_are_those_of_the_rows_and_of_the_runs():
