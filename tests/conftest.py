@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,9 @@ def pytest_addoption(parser):
     parser.addoption(
         "--full", action="store_true", help="also run what is marked `full`, and every family"
     )
+    parser.addoption(
+        "--part", metavar="K/N", help="of the slow tests, run only part K of N (files chosen by hash)"
+    )
 
 
 def pytest_runtest_setup(item):
@@ -45,15 +49,27 @@ def pytest_runtest_setup(item):
 def pytest_collection_modifyitems(config, items):
     """Without --full, leave out what is marked `full`, and all families but the representatives.
 
-    A test of families has a parameter `name` or `family` with a key of its module's tables.
+    A test of families has a parameter `name` or `family` with a key of its module's tables. With
+    --part K/N, the slow tests of all files outside part K are left out too.
     """
     for item in items:
         if _other_family(item):
             item.add_marker("full")
-    if not config.getoption("--full"):
-        left_out = [item for item in items if item.get_closest_marker("full")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+    part = config.getoption("--part")
+    left_out = {
+        item
+        for item in items
+        if (item.get_closest_marker("full") and not config.getoption("--full"))
+        or (part and item.get_closest_marker("slow") and not _in_part(item, part))
+    }
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _in_part(item, part: str) -> bool:
+    """Whether the file of a test belongs to a part such as "2/3"; a file shares its fixtures."""
+    number, parts = map(int, part.split("/"))
+    return zlib.crc32(item.nodeid.partition("::")[0].encode()) % parts == number - 1
 
 
 def _other_family(item) -> bool:
