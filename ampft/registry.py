@@ -52,6 +52,7 @@ ROOMS = {
     "label errors": "checks.label_errors",
     "graphs": "fast.graph_choice",
     "inference": "export.inference.compare_inference",
+    "files of other formats": "checks.other_formats",
     "files of words": "words.conll",
     "hidden cells": "checks.hidden_cells",
     "masks": "media.mask_data",

@@ -1,11 +1,13 @@
 """CoNLL files: a word per line with its columns, and blank lines between sentences.
 
 Corpora differ in what else a line has. The training file shows it: numbers of words before them
-(GermEval, CoNLL-U), comments before a sentence (MultiCoNER, CoNLL-U), two columns of entities.
+(GermEval, CoNLL-U), comments before a sentence (MultiCoNER, CoNLL-U), two columns of entities, or
+tags in brackets (OntoNotes).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from ampft.data.sources.source_table import Row, SourceTable
 from ampft.data.sources.text_files import opened_text
-from ampft.decision import OUTSIDE
+from ampft.decision import BEGIN, INSIDE, OUTSIDE
 from ampft.errors import InputError
 from ampft.text.numbers import counted
 from ampft.words.tags import Tag
@@ -26,6 +28,13 @@ COMMENT = "#"
 CONLL_SEPARATORS = ("\t", "\n", "\r")  # of cells and lines, which no word can contain
 # Columns of CoNLL-U after the number, https://universaldependencies.org/format.html.
 CONLLU = (WORDS, "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+# Of CoNLL-2012 (OntoNotes), https://conll.cemantix.org/2012/data.html: the line before a document,
+# the columns before the arguments of predicates, whose number differs by sentence, and the columns
+# of words and entities.
+DOCUMENT_OF_2012 = "#begin document"
+COLUMNS_OF_2012, WORD_OF_2012, TAG_OF_2012 = 11, 3, 10
+# A tag in brackets: (PERSON* begins, * continues and *) ends; (GPE) is of one word.
+_BRACKET = re.compile(r"(?:\((?P<type>[^()*\s]+))?(?P<star>\*?)(?P<end>[^()*\s]*\))?")
 LINES = 1000  # that show whether a file has a line per word
 LEAST_WORDS = 4  # of a sentence in which a column with only one value cannot hold the words
 
@@ -39,10 +48,14 @@ class _Layout:
     tag: int  # Column of the tags.
     tags: frozenset[str]  # Values of the last column.
     comments: int  # Number of comments.
+    has_brackets: bool = False  # Whether the tags are written in brackets.
+    is_of_2012: bool = False  # Whether these are the columns of CoNLL-2012.
 
     @property
     def word(self) -> int:
         """Column of the words: the first one that is neither their number nor their tag."""
+        if self.is_of_2012:
+            return WORD_OF_2012
         return 1 if self.tag == 0 and self.count > 1 else int(self.has_numbers)
 
     @property
@@ -70,6 +83,8 @@ class _Layout:
                 f"{path}: words are in column {self.word + 1} of {self.count}, tags in column"
                 f" {self.tag + 1} ({', '.join(self.names)} for --label_column_name)."
             )
+        if self.has_brackets:
+            notes.append(f"{path}: tags in brackets, such as (PER* and *), are read as BIO.")
         if self.comments:
             lines = counted(self.comments, "line")
             notes.append(f"{path}: {lines} before sentences begin with # and are comments.")
@@ -132,7 +147,12 @@ def _layout(path: Path, encoding: str) -> _Layout:
     if not survey.count:
         raise InputError(f"{path}: the file has no words. Each line must have a word and its tag.")
     count = survey.count
+    is_of_2012 = count == COLUMNS_OF_2012 and [c[:2] for c in candidates[:1]] == [
+        DOCUMENT_OF_2012.split()
+    ]
     has_numbers = count > 2 and survey.are_numbered and survey.longest + survey.sentences > 2
+    if is_of_2012:
+        has_numbers = survey.is_constant = False
     if count > 2 and not has_numbers and survey.is_constant and survey.longest >= LEAST_WORDS:
         raise InputError(
             f"{path}: the first column has one value in each sentence, so it does not hold the"
@@ -147,7 +167,38 @@ def _layout(path: Path, encoding: str) -> _Layout:
         last = {OUTSIDE}
     tags = frozenset(last)
     comments = sum(_is_comment(cells, count, tags) for cells in candidates)
-    return _Layout(count, has_numbers, tag, tags, comments)
+    return _Layout(
+        count, has_numbers, tag, tags, comments, _are_in_brackets(tags) and tag > 0, is_of_2012
+    )
+
+
+def _are_in_brackets(tags: frozenset[str]) -> bool:
+    """Return whether tags are written as in OntoNotes: (PERSON*, * and *)."""
+    return "*" in tags and any("(" in tag for tag in tags) and all(map(_BRACKET.fullmatch, tags))
+
+
+def _as_bio(cells: Sequence[str], place: str) -> list[str]:
+    """Return the tags of a sentence, which are written in brackets, in BIO.
+
+    Raises:
+        InputError: A bracket is opened within another one, or closed without one.
+    """
+    tags, current = list[str](), ""
+    for cell in cells:
+        found = _BRACKET.fullmatch(cell)
+        begins = "" if found is None else found["type"] or ""
+        ends = cell.endswith(")")
+        if found is None or (begins and current) or (ends and not (begins or current)):
+            raise InputError(
+                f"{place}: the tag {cell} does not fit the brackets before it. Each entity begins"
+                " with (TYPE*, ends with *), and holds no other one."
+            )
+        now = begins or current
+        tags.append(f"{BEGIN if begins else INSIDE}-{now}" if now else OUTSIDE)
+        current = "" if ends else now
+    if current:
+        raise InputError(f"{place}: the bracket of {current} is not closed in its sentence.")
+    return tags
 
 
 def _are_nested(outer: set[str], inner: set[str]) -> bool:
@@ -172,9 +223,10 @@ def read_conll(path: Path, *, encoding: str) -> SourceTable:
     """Open a CoNLL file: the first column is the word and the last one its tag.
 
     Columns are separated by tabs, or by spaces if a line has no tab. A line of only spaces ends a
-    sentence. Lines that begin with -DOCSTART- are skipped. A file with one column has no tags. A
-    row is a sentence, and its number is the line on which it begins. If the first column numbers
-    the words, the second one is the word. Notes say which columns of more than two are read.
+    sentence. Lines that begin with -DOCSTART- are skipped. A file with one column has no tags. Tags
+    in brackets become BIO. A row is a sentence, and its number is the line on which it begins. If
+    the first column numbers the words, the second one is the word. Notes say which columns of more
+    than two are read.
 
     Raises:
         InputError: See `_layout`. Reading a row raises it for a line with another number of
@@ -185,6 +237,11 @@ def read_conll(path: Path, *, encoding: str) -> SourceTable:
 
     def read(wanted: Sequence[str]) -> Iterator[Row]:
         for number, lines in _sentences(path, encoding, layout):
+            if layout.has_brackets:
+                place = f"{path}, sentence from line {number}"
+                tags = _as_bio([line[layout.tag] for line in lines], place)
+                for line, tag in zip(lines, tags, strict=True):
+                    line[layout.tag] = tag
             yield number, [[line[names[name]] for line in lines] for name in wanted]
 
     return SourceTable(
@@ -252,15 +309,16 @@ def _sentences(path: Path, encoding: str, layout: _Layout) -> Iterator[tuple[int
 
 def _lines(path: Path, encoding: str) -> Iterator[tuple[int, list[str] | None]]:
     """Yield number and cells of each line, None for a blank one, and None after the last one."""
-    number = 0
+    number, is_of_2012 = 0, False
     with opened_text(path, encoding) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 yield number, None
                 continue
+            is_of_2012 |= line.startswith(DOCUMENT_OF_2012)
             cells = _split_line(line)
             if cells[0] != DOCUMENT:
-                yield number, cells
+                yield number, cells[:COLUMNS_OF_2012] if is_of_2012 else cells
     yield number + 1, None
 
 

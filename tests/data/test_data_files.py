@@ -198,7 +198,7 @@ REFUSED = {
         "",
         r"--train_file: received .*train\.txt; the name must end in one of \.csv",
     ),
-    "old Excel": ("train.xls", b"", r"--train_file: .*train\.xls is a spreadsheet.*CSV UTF-8"),
+    "old Excel": ("train.xls", b"", r"train\.xls; .* It is a spreadsheet.*CSV UTF-8"),
     "Excel called CSV": ("train.csv", b"PK\3\4\x14\0", r"train\.csv is a spreadsheet"),
     "old Excel called CSV": (
         "train.csv",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import json
+import lzma
+import zipfile
 from dataclasses import replace
 
 import openpyxl
@@ -318,3 +323,55 @@ def test_a_label_that_contains_the_name_of_another_is_a_name(tmp_path):
     rows = [(f"text {n}", ["very good", "good", "bad"][n % 3]) for n in range(12)]
     data = load(tmp_path, csv_of(rows), task="multi-label")
     assert data.label_names == ("bad", "good", "very good")
+
+
+def zipped(name: str) -> bytes:
+    """Return a ZIP archive with one file of the rows."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(name, csv_of(ROWS))
+    return content.getvalue()
+
+
+def in_parquet() -> bytes:
+    content = io.BytesIO()
+    pq.write_table(pa.table(COLUMNS), content)
+    return content.getvalue()
+
+
+TABLE = csv_of(ROWS).encode()
+SPACY_2 = [
+    {"id": 0, "paragraphs": [{"raw": "Ann sleeps.", "sentences": [{"tokens": []}], "cats": []}]}
+]
+RASA = "version: '3.1'\n# made by hand\nnlu:\n- intent: greet\n  examples: |\n    - hello\n"
+OTHER_FORMATS = {
+    "gzip": ("train.csv", gzip.compress(TABLE), r"gunzip < .*train\.csv > .*unpacked-train\.csv"),
+    "gzip called Parquet": ("train.parquet", gzip.compress(TABLE), "compressed with gzip"),
+    "bzip2": ("train.tsv", bz2.compress(TABLE), "compressed with bzip2"),
+    "xz": ("train.jsonl", lzma.compress(TABLE), "compressed with xz"),
+    "ZIP": ("train.csv", zipped("a.csv"), r"is a ZIP archive\. Unpack it: unzip "),
+    "workbook": ("train.csv", zipped("[Content_Types].xml"), "is a spreadsheet"),
+    "Parquet": ("train.csv", in_parquet(), r"is a Parquet file\. Rename it: mv .*train\.parquet"),
+    "Arrow": ("train.json", b"ARROW1\0\0", "is a file of Arrow"),
+    "Git LFS": ("train.csv", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+    "HTML": ("train.csv", b"\n<!DOCTYPE html>\n<html>", "is a web page"),
+    "spaCy 2": ("train.json", json.dumps(SPACY_2).encode(), "documents of spaCy 2"),
+    "spaCy 3": ("train.spacy", b"\x78\x9c", "It holds documents of spaCy"),
+    "WebAnno 3": ("train.tsv", b"#FORMAT=WebAnno TSV 3.2\n#T_SP=x\n", "as CoNLL 2002"),
+    "WebAnno 2": ("train.conll", b"# webanno.custom.NER | value\n", "as CoNLL 2002"),
+    "Rasa": ("train.yml", RASA.encode(), "rasa data convert nlu --format json"),
+    "Rasa 1": ("train.md", b"## intent:greet\n- hello\n", "training data of Rasa"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_FORMATS)
+def test_other_formats_are_named_with_what_to_do(tmp_path, case):
+    name, content, message = OTHER_FORMATS[case]
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, content, name)
+
+
+def test_a_text_about_paragraphs_is_no_document_of_spacy(tmp_path):
+    rows = [(f'the "paragraphs" of {i}', "ab"[i % 2]) for i in range(40)]
+    content = "\n".join(json.dumps({"text": text, "label": label}) for text, label in rows)
+    assert rows_of(load(tmp_path, content, "train.jsonl")) == rows

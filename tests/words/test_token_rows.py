@@ -13,6 +13,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.errors import InputError
+from ampft.tasks.table import TASKS
 from ampft.text.units import TextUnits
 from ampft.words.tags import BIO, IOB1, IOBES, PLAIN, as_bio, find_scheme
 
@@ -367,3 +368,48 @@ def test_tags_of_entities_in_another_spelling_are_refused(tmp_path, form):
 def test_plain_tags_that_end_like_entities_are_plain(tmp_path):
     data = conll(tmp_path, "the DT\nRhine NN-B\nFalls NN-I\n\n" * 2)
     assert data.label_names == ("DT", "NN-B", "NN-I")
+
+
+# A sentence of OntoNotes in the columns of CoNLL-2012; the last columns belong to predicates.
+ONTONOTES = """\
+#begin document (bc/a/00/a_0000); part 000
+bc/a/00/a_0000 0 0 Ann NNP (TOP(S(NP* - - - S1 (PERSON* * (0
+bc/a/00/a_0000 0 1 Lee NNP *) - - - S1 *) * 0)
+bc/a/00/a_0000 0 2 saw VBD (VP* see 01 1 S1 * (V*) -
+bc/a/00/a_0000 0 3 Bern NNP (NP*) - - - S1 (GPE) * (1)
+
+bc/a/00/a_0000 0 0 She PRP (TOP(S(NP*) - - - S1 * * * (0)
+bc/a/00/a_0000 0 1 left VBD (VP*)) leave 01 1 S1 * (V*) * -
+
+#end document
+"""
+ANN_LEE = [("Ann", "B-PERSON"), ("Lee", "I-PERSON"), ("saw", "O"), ("Bern", "B-GPE")]
+
+
+@pytest.mark.parametrize("name", ["train.conll", "train.gold_conll"])
+def test_ontonotes_has_its_words_and_entities(tmp_path, name):
+    args = request(tmp_path / name, ONTONOTES, task="tokens")
+    data = TASKS["tokens"].kind.load(args, None)
+    assert words_and_tags(data) == [ANN_LEE, [("She", "O"), ("left", "O")]]
+    assert any("words are in column 4 of 11, tags in column 11" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("one_word", ["(GPE)", "(GPE*)", "(GPE*GPE)"])
+def test_tags_in_brackets_become_bio(tmp_path, one_word):
+    data = conll(tmp_path, f"Ann (PERSON*\nLee *)\nsaw *\nBern {one_word}\n\nHi *\n")
+    assert words_and_tags(data)[0] == ANN_LEE
+    assert any("tags in brackets" in note for note in data.notes)
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        (("(A*", "(B)", "*)", "*"), r"sentence from line 1: the tag \(B\) does not fit"),
+        (("(A)", "*", "*)", "*"), r"the tag \*\) does not fit"),
+        (("(A*", "*", "*", "*"), "the bracket of A is not closed"),
+    ],
+)
+def test_brackets_that_do_not_fit_are_refused(tmp_path, tags, message):
+    words = zip("abcd", tags, strict=True)
+    with pytest.raises(InputError, match=message):
+        conll(tmp_path, "".join(f"{word} {tag}\n" for word, tag in words))

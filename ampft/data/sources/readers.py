@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ampft.data.request import DataRequest
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES, read_parquet, read_workbook
-from ampft.data.sources.file_names import BRAT, check_file
+from ampft.data.sources.file_names import check_file
 from ampft.data.sources.source_table import SourceTable
 from ampft.data.sources.text_files import read_csv, read_json, read_tsv
 from ampft.errors import InputError
@@ -93,33 +93,6 @@ READERS: dict[str, FileReader] = {
 }
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
 OF_TABLES = (".tsv", ".tab")  # endings that files with a line per word have too
-_UNPACK = "It is compressed: unpack it with"
-# What to do with a file of another kind, by its ending.
-ADVICE = {
-    ".gz": f"{_UNPACK} gunzip --keep FILE.",
-    ".bz2": f"{_UNPACK} bunzip2 --keep FILE.",
-    ".xz": f"{_UNPACK} unxz --keep FILE.",
-    ".zst": f"{_UNPACK} unzstd FILE.",
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), f"{_UNPACK} tar xf FILE, or unzip FILE."),
-    **dict.fromkeys(
-        (".arrow", ".feather"),
-        "Pass the folder that save_to_disk of datasets wrote with --dataset_name. Otherwise write "
-        "it as Parquet: pandas.read_feather('FILE').to_parquet('FILE.parquet').",
-    ),
-    **dict.fromkeys(
-        (".pkl", ".pickle"), "A pickle can run code when it is read. Write its rows as Parquet."
-    ),
-    ".ann": BRAT,
-    ".txt": "Save a table as .csv or .tsv, with a header, and words with their tags as .conll.",
-}
-FASTTEXT = b"__label__"  # before each label
-_OF_FASTTEXT = (
-    "It has lines of fastText. Write them as a table: (printf 'label\\ttext\\n'; sed"
-    " 's/^__label__\\([^ ]*\\) /\\1\\t/' FILE) > FILE.tsv"
-)
-UNREAD_WORKBOOKS = (".xlsb", ".xls", ".ods")
-OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
-ZIP_MAGIC = b"PK\x03\x04"  # .xlsx and .ods are ZIP archives
 
 
 def open_table(
@@ -144,23 +117,20 @@ def open_table(
     if path.is_dir():
         check_file(path, flag=flag)
     suffix = path.suffix.lower()
+    others = found("files of other formats")
     known = (*READERS, *WORKBOOK_SUFFIXES)
-    is_other = suffix not in (*known, *UNREAD_WORKBOOKS)
-    if is_other and (other_reader is None or (suffix in ADVICE and suffix != ".txt")):
-        advice = _advice(path, suffix, encoding).replace("FILE", str(path))
+    is_refused = other_reader is None or (others is not None and others.is_refused(path))
+    if suffix not in known and is_refused:
+        advice = None if others is None else others.advice(path, encoding)
         raise InputError(
-            f"{flag}: received {path}; the name must end in one of {', '.join(known)}. {advice}"
+            f"{flag}: received {path}; the name must end in one of {', '.join(known)}."
+            f" {advice or 'Convert the file, and name it by its format.'}"
         )
     check_file(path, flag=flag)
     if suffix in WORKBOOK_SUFFIXES:
         return read_workbook(path, flag=flag, sheet=sheet)
-    with path.open("rb") as file:
-        start = file.read(len(OLE_MAGIC))
-    if suffix in UNREAD_WORKBOOKS or start == OLE_MAGIC or start.startswith(ZIP_MAGIC):
-        raise InputError(
-            f"{flag}: {path} is a spreadsheet of a kind or a name that is not read. Save it as"
-            ' .xlsx, or its sheet as CSV (in Excel "CSV UTF-8"), and pass that file.'
-        )
+    if others is not None:
+        others.check_content(path, flag)
     if sheet is not None:
         raise InputError(
             f"--sheet_name: {path} is not an Excel workbook. Remove the flag, or pass"
@@ -176,18 +146,6 @@ def open_table(
     encoding, notes = stated_encoding(path, encoding)
     table = reader(path, encoding=encoding)
     return replace(table, notes=(*notes, *table.notes))
-
-
-def _advice(path: Path, suffix: str, encoding: str) -> str:
-    """Return what to do with a file of another ending: what its content shows, or the usual."""
-    if path.is_file() and suffix in ("", ".txt", ".train", ".valid", ".test", ".testa", ".testb"):
-        with path.open("rb") as file:
-            if file.read(len(FASTTEXT)) == FASTTEXT:
-                return _OF_FASTTEXT
-        words = found("files of words")
-        if words is not None and words.has_line_per_word(path, encoding):
-            return "It has a word and its tag per line: add --task tokens."
-    return ADVICE.get(suffix, "Convert the file, and name it by its format.")
 
 
 def open_tables(
