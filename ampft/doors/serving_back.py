@@ -506,7 +506,8 @@ class _Served:
             yield (
                 f"A pipeline joins tokens to words by its own rule, so that it shows other "
                 f"entities in {self.other_entities} of {asked} sentences. Word by word, they were "
-                "compared above."
+                "compared above. ampft predict shows the run's entities; in a pipeline with "
+                'aggregation_strategy="none", a word has the class of its first token.'
             )
 
     def other_decisions(self) -> list[str]:

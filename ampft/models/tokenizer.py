@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Regex, Tokenizer, pre_tokenizers, processors
 from tokenizers.normalizers import Prepend, Replace, Sequence
 from tokenizers.pre_tokenizers import ByteLevel, Split, WhitespaceSplit
 from transformers import (
@@ -65,8 +65,10 @@ def load_tokenizer(
     check_model_name(path, flag=flag)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        if reads_words and flag != SAVED_MODEL_FLAG and _lacks_space(tokenizer):
-            tokenizer = _with_space_before_words(path, trust_remote_code=trust_remote_code)
+        if reads_words and flag != SAVED_MODEL_FLAG:
+            if _lacks_space(tokenizer):
+                tokenizer = _with_space_before_words(path, trust_remote_code=trust_remote_code)
+            _trim_places(tokenizer)
     except InputError:
         raise
     except Exception as error:  # a damaged tokenizer.json: KeyError, TypeError, bare Exception, ...
@@ -244,6 +246,34 @@ def _with_space_before_words(path: str, *, trust_remote_code: bool) -> Any:
             " model with another tokenizer."
         )
     return AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+
+
+def _trim_places(tokenizer: Any) -> None:
+    """Let the places of tokens begin after the space before a word, also after saving and loading.
+
+    Otherwise a pipeline shows entities with that space. A tokenizer on which this has no effect
+    stays as it is, and its tokens stay the same.
+    """
+    if not tokenizer.is_fast or not _places_have_spaces(tokenizer):
+        return
+    backend = tokenizer.backend_tokenizer
+    unchanged, ids = backend.to_str(), list(tokenizer(" ".join(PROBE))["input_ids"])
+    own = [] if backend.post_processor is None else [backend.post_processor]
+    trimming = processors.ByteLevel(trim_offsets=True)
+    backend.post_processor = processors.Sequence([trimming, *own])
+    with TemporaryFolder("tokenizer") as folder:
+        tokenizer.save_pretrained(folder)
+        loaded = AutoTokenizer.from_pretrained(folder)
+    for each in (tokenizer, loaded):
+        if _places_have_spaces(each) or list(each(" ".join(PROBE))["input_ids"]) != ids:
+            tokenizer._tokenizer = Tokenizer.from_str(unchanged)
+            return
+
+
+def _places_have_spaces(tokenizer: Any) -> bool:
+    text = " ".join(PROBE)
+    places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    return any(text[start:end].startswith(" ") for start, end in places["offset_mapping"])
 
 
 def reading_units_of_texts(tokenizer: Any, units: TextUnits, texts: Iterable[str]) -> Any:

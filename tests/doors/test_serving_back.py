@@ -17,9 +17,11 @@ from safetensors.numpy import load_file, save_file
 from tiny_masks import save_tiny_segformer, write_folders
 from tiny_media import save_model
 from tiny_words import write_sentences
+from transformers import AutoTokenizer
 
 from ampft.doors import serving_back
 from ampft.doors.serving_back import PIPELINE, PREDICT, serve_back, tolerance_of
+from ampft.models.tokenizer import load_tokenizer
 from ampft.runs.client_answers import ServedClient, ServedPart
 from ampft.runs.predictions import read_predictions
 from ampft.runs.record import read_record
@@ -264,6 +266,21 @@ def save_byte_level_bert(folder: Path) -> Path:
     )  # fmt: skip
     BertModel(config).save_pretrained(folder)
     return folder
+
+
+def test_places_of_tokens_leave_out_the_space_before_a_word(tmp_path):
+    """Otherwise a pipeline shows entities with that space."""
+    model = save_byte_level_bert(tmp_path / "model")
+    text = "w1 w2 w10"
+    plain = load_tokenizer(str(model))
+    changed = load_tokenizer(str(model), reads_words=True)
+    changed.save_pretrained(tmp_path / "saved")
+    for each in (changed, AutoTokenizer.from_pretrained(tmp_path / "saved")):
+        read = each(text, return_offsets_mapping=True)
+        assert not any(text[start:end].startswith(" ") for start, end in read["offset_mapping"])
+        assert read["input_ids"] == plain(f" {text}")["input_ids"]
+    places = plain(text, return_offsets_mapping=True)["offset_mapping"]
+    assert any(text[start:end].startswith(" ") for start, end in places)
 
 
 @pytest.fixture(scope="module")
