@@ -32,7 +32,7 @@ def pytest_addoption(parser):
         "--full", action="store_true", help="also run what is marked `full`, and every family"
     )
     parser.addoption(
-        "--part", metavar="K/N", help="of the slow tests, run only part K of N (files chosen by hash)"
+        "--part", metavar="K/N", help="run part K of N of the slow tests, by hash of the file"
     )
 
 
