@@ -35,6 +35,7 @@ from .engine.threads import restore_cpu_threads as restore_cpu_threads
 from .errors import InputError as InputError
 from .errors import TrainingStopped as TrainingStopped
 from .evaluation.evaluate import evaluate as evaluate
+from .exit_codes import run_main as run_main
 from .features.trackers import installed_trackers as installed_trackers
 from .lab import doctor as doctor
 from .lab.referee.judge import Judgement as Judgement
@@ -72,4 +73,3 @@ from .tasks.single_label import Predictions as Predictions
 from .tasks.single_label import classification_report as classification_report
 from .tasks.task import make_task as make_task
 from .text.terminal import print_line as print_line
-from .text.terminal import run_main as run_main

@@ -12,7 +12,8 @@ from ampft.arguments.completion import print_completions
 from ampft.arguments.help_text import entry, terminal_width
 from ampft.arguments.suggestions import choice_hint
 from ampft.errors import InputError
-from ampft.text.terminal import discard_output, run_main
+from ampft.exit_codes import run_main
+from ampft.text.terminal import discard_output
 
 # The commands by group: where each is, as `module:name` in this package, and what it does. A name
 # is a `Command`, or a function that chooses one for the arguments.

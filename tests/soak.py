@@ -109,8 +109,8 @@ def prepare(folder: Path) -> Callable[[Path], int]:
 
     import ampft
     from ampft.arguments import parse_classify_arguments
+    from ampft.exit_codes import run_main
     from ampft.runs.resume import find_resume_point
-    from ampft.text.terminal import run_main
 
     tqdm.tqdm.monitor_interval = 0  # it would start a thread
     model = save_tiny_bert(folder / "model")

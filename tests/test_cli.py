@@ -16,8 +16,8 @@ from tiny_text import write_contract
 
 from ampft import cli
 from ampft.arguments.parsing import messages_for_python
+from ampft.exit_codes import run_main
 from ampft.files import hashed_text
-from ampft.text.terminal import run_main
 
 REPOSITORY = Path(__file__).parents[1]
 AMPFT = Path(sys.executable).parent / "ampft"

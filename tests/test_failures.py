@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from ampft import ownership
 from ampft.errors import InputError
+from ampft.exit_codes import run_main
 from ampft.models.tokenizer import load_tokenizer
-from ampft.text.terminal import run_main
 
 
 class Killed(Dataset):
@@ -85,7 +85,7 @@ def test_the_folder_of_temporary_files_is_advised_only_if_it_is_full(capsys, mon
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     usage = shutil.disk_usage("/")._replace(free=free)
-    monkeypatch.setattr("ampft.text.terminal.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("ampft.exit_codes.shutil.disk_usage", lambda _: usage)
     assert run_main(fail) == 2
     assert ("TMPDIR" in capsys.readouterr().err) == (free == 0)
 

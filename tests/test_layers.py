@@ -22,7 +22,7 @@ LAYERS = (
     ("errors",),
     ("registry",),
     ("decision",),
-    ("text", "files", "flag", "ownership", "signals", "processes", "machine", "hub"),
+    ("text", "files", "flag", "ownership", "signals", "processes", "machine", "hub", "exit_codes"),
     ("precision",),
     ("data",),
     ("models",),

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from ampft import machine
-from ampft.text.terminal import run_main
+from ampft.exit_codes import run_main
 
 GIB = 2**30
 

@@ -12,8 +12,8 @@ import datasets
 import pytest
 from datasets.fingerprint import Hasher
 
+from ampft.exit_codes import run_main
 from ampft.signals import heard, hearing, raise_if_heard
-from ampft.text.terminal import run_main
 
 
 class Interrupting:
@@ -97,7 +97,7 @@ def test_another_error_stays_one():
 IMPORTS = """
 import os, signal, sys
 from ampft.ownership import TemporaryFolder
-from ampft.text.terminal import run_main
+from ampft.exit_codes import run_main
 
 def main():
     if {owns}:

@@ -199,7 +199,7 @@ class Validations(Feature):
     @property
     def should_stop(self) -> bool:
         """Whether patience ran out."""
-        return self.best.should_stop
+        return self.best.stopping.should_stop
 
     def replaces_weights(self, step: int) -> bool:
         """Return whether an earlier evaluation is kept."""
@@ -255,7 +255,7 @@ class Validations(Feature):
             step=self.best.step,
             value=self.best.value,
             tie=self.best.tie,
-            without_improvement=self.best.without_improvement,
+            without_improvement=self.best.stopping.without_improvement,
             cases=self.cases,
             gain=self.gain,
             parts=self.parts,
@@ -269,7 +269,7 @@ class Validations(Feature):
         self.cases, self.gain = state.cases, state.gain
         if self.lowest is not None:
             self.lowest.copy_(saved.tensors["lowest"])
-        best.without_improvement = state.without_improvement
+        best.stopping.without_improvement = state.without_improvement
         if self.accelerator.is_main_process:
             best.file = saved.files.get(BEST_NAME)
             if best.file is not None:

@@ -18,6 +18,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from ampft.engine.checkpoints.store import BEST_NAME
 from ampft.engine.checkpoints.writing import without_prefix, write_tensors
 from ampft.errors import InputError
+from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.files import FileDigest, Sealed, atomic_path, check_disk_space
 from ampft.hub import is_folder_or_hub_id
@@ -154,12 +155,10 @@ class BestModel:
 
     output_dir: Path  # Output folder of the run.
     metric: Selector  # Metric of the validation split by which the best weights are kept.
-    # Number of evaluations without a better value after which to stop; None never stops.
-    patience: int | None = None
+    stopping: EarlyStopping = field(default_factory=EarlyStopping)  # Counts the evaluations.
     step: int | None = None  # Optimizer steps before the best evaluation so far.
     value: float | None = None  # Value of the metric in that evaluation.
     tie: float | None = None  # Its log loss: of equal values, the one with the lowest is the best.
-    without_improvement: int = 0  # Number of evaluations since then.
     # Hash and size of the file, on the main process; None before the first evaluation.
     file: FileDigest | None = None
     # Average of the weights; the file then also has the weights of training.
@@ -201,7 +200,7 @@ class BestModel:
         sign = 1 if self.metric.higher_is_better else -1
         best = -math.inf if self.value is None else sign * self.value
         is_higher = value is not None and sign * value > best
-        self.without_improvement = 0 if is_higher else self.without_improvement + 1
+        self.stopping.count(improved=is_higher)
         is_lower = tie is not None and self.tie is not None and tie < self.tie
         if not (is_higher or (value is not None and sign * value == best and is_lower)):
             return False
@@ -215,11 +214,6 @@ class BestModel:
             with atomic_path(self.path) as temporary:
                 self.file = write_tensors(temporary, named)
         return True
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether patience ran out."""
-        return self.patience is not None and self.without_improvement >= self.patience
 
     def restore(self, accelerator: Accelerator, model: nn.Module) -> None:
         """Load the best weights into `model`. Their file remains until the run has ended.

@@ -28,6 +28,7 @@ from ampft.engine.out_of_memory import OutOfMemoryRetries
 from ampft.engine.step import StepOutcome, apply_step
 from ampft.engine.trained_parameters import check_optimizer_updates_parameters
 from ampft.errors import InputError, Preempted, TrainingStopped
+from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, required_feature
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock
 from ampft.features.trackers import TrackerReporting, installed_trackers
@@ -502,9 +503,8 @@ class Training:
         if args.ema_decay is not None:
             average = AveragedWeights(parts.model, args.ema_decay)
         name = args.metric_for_best_model or "loss"
-        best = BestModel(
-            parts.folder, _Selected(name, False), args.early_stopping_patience, average=average
-        )
+        stopping = EarlyStopping(args.early_stopping_patience)
+        best = BestModel(parts.folder, _Selected(name, False), stopping, average=average)
         seconds = None if args.max_time is None else parse_duration("max_time", args.max_time)
         features = (
             TrackerReporting(

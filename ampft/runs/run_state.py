@@ -15,6 +15,7 @@ from ampft.evaluation.evaluate import evaluate
 from ampft.features.chosen_metrics import ChosenMetrics
 from ampft.features.contention import ContentionMonitor
 from ampft.features.decisions import FittedDecisions
+from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, Write
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock, UtilisationMeasurement
 from ampft.features.trackers import TrackerReporting
@@ -54,7 +55,8 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     loss = metrics.get(LOSS) or metrics.get(ERROR)
     by_loss = args.metric_for_best_model is None and loss is not None and prepared.selects_best
     kept_by = loss if by_loss and loss is not None else metric
-    best = BestModel(prepared.folder, kept_by, args.early_stopping_patience, average=average)
+    stopping = EarlyStopping(args.early_stopping_patience)
+    best = BestModel(prepared.folder, kept_by, stopping, average=average)
     chosen = split_names(args.metric) or ()
     rows = len(prepared.task.data.splits["validation"]) if by_loss else 0
     features = (

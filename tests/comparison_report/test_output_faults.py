@@ -15,10 +15,10 @@ import ampft.files
 from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.report import html
 from ampft.comparison.report.report_files import read_comparison, write_comparison
+from ampft.exit_codes import run_main
 from ampft.files import hashed_text, special_or_atomic_path
 from ampft.ownership import PRIVATE_NAME
 from ampft.runs.folder import RunFolder
-from ampft.text.terminal import run_main
 
 OLD = '{"schema": 0}\n'  # proves that this program wrote it
 TEXT = "new\n" * 50

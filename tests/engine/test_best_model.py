@@ -11,6 +11,7 @@ from torch import nn
 
 from ampft.engine.checkpoints.writing import write_tensors
 from ampft.errors import InputError
+from ampft.features.early_stopping import EarlyStopping
 from ampft.features.weights import BestModel
 from ampft.files import describe_file
 from ampft.ownership import PrivateFolder
@@ -72,11 +73,11 @@ def test_the_best_step_is_kept_and_restored(
      (2, [False, False, False, False, False, True]), (3, [False] * 6)],
 )  # fmt: skip
 def test_patience_counts_validations_since_the_best(tmp_path, accelerator, patience, stops):
-    best = BestModel(tmp_path, METRICS["accuracy"], patience)
+    best = BestModel(tmp_path, METRICS["accuracy"], EarlyStopping(patience))
     model, should_stop = nn.Linear(2, 2), []
     for step, value in enumerate([0.5, 0.4, 0.6, 0.7, 0.7, 0.1]):
         best.update(value, step, accelerator, model)
-        should_stop.append(best.should_stop)
+        should_stop.append(best.stopping.should_stop)
     assert should_stop == stops
 
 

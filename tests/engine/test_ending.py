@@ -23,7 +23,7 @@ from ampft.engine.ending import (
     report_first_failure,
 )
 from ampft.errors import InputError, OtherProcessFailed, TrainingStopped
-from ampft.text.terminal import run_main
+from ampft.exit_codes import run_main
 
 
 @pytest.mark.full

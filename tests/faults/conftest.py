@@ -15,9 +15,9 @@ from running import CLASSIFY, REPOSITORY, rows, write_csv
 import ampft
 from ampft.arguments import parse_classify_arguments
 from ampft.evaluation.evaluate import evaluate
+from ampft.exit_codes import run_main
 from ampft.precision.matrix_rate import measure_matrix_rate
 from ampft.runs.resume import find_resume_point
-from ampft.text.terminal import run_main
 
 
 def once_per_split(function: Callable[..., Any]) -> Callable[..., Any]:

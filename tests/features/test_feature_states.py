@@ -15,6 +15,7 @@ from torch import nn
 
 from ampft.engine.ending import TimeLimit
 from ampft.engine.step import StepOutcome
+from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, SavedFeature, StepRecord
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock
 from ampft.features.trackers import TrackerReporting
@@ -91,7 +92,7 @@ def validations(*, by_loss: bool = False, **best: Any) -> Validations:
     metric: Any = SimpleNamespace(name="accuracy", higher_is_better=True)
     nothing: Any = None
     chooses = SimpleNamespace(name="log_loss", higher_is_better=False) if by_loss else metric
-    model: Any = SimpleNamespace(metric=chooses, should_stop=False, tie=None, **best)
+    model: Any = SimpleNamespace(metric=chooses, tie=None, **best)
     accelerator: Any = SimpleNamespace(is_main_process=False)
     return Validations(
         model, nothing, accelerator, nothing, print, steps_per_epoch=2, metric=metric,
@@ -100,29 +101,29 @@ def validations(*, by_loss: bool = False, **best: Any) -> Validations:
 
 
 def test_validations_and_the_best_of_them():
-    first = validations(step=2, value=0.75, without_improvement=1)
+    first = validations(step=2, value=0.75, stopping=EarlyStopping(None, 1))
     first.parts += [
         ValidationPart(epoch=1, step=2, metrics={"accuracy": 0.75, "auc": None}),
         ValidationPart(epoch=2, step=3, metrics={"accuracy": 0.5, "auc": 1.0}),
     ]
-    second = validations(step=None, value=None, without_improvement=0)
+    second = validations(step=None, value=None, stopping=EarlyStopping(None, 0))
     assert second.record() == {"validations": (), "best": None}
     second.restore(saved(first))
     assert second.record() == first.record()
-    assert second.best.without_improvement == 1
+    assert second.best.stopping.without_improvement == 1
     assert not second.is_due(3, is_last=True), "it was done before the checkpoint"
     assert second.is_due(4, is_last=False)
     assert second.replaces_weights(3)
 
 
 def test_the_losses_of_the_lowest_log_loss():
-    first = validations(by_loss=True, step=2, value=0.4, without_improvement=1)
+    first = validations(by_loss=True, step=2, value=0.4, stopping=EarlyStopping(None, 1))
     for step, accuracy in ((2, 0.75), (4, 0.75)):
         metrics = {"accuracy": accuracy, "log_loss": 0.4}
         first.parts.append(ValidationPart(epoch=step // 2, step=step, metrics=metrics))
     first.lowest.copy_(torch.tensor([0.1, 0.2, 0.9]))
     first.cases, first.gain = 3, PairedGain(0.5, 0.1, 3)
-    second = validations(by_loss=True, step=None, value=None, without_improvement=0)
+    second = validations(by_loss=True, step=None, value=None, stopping=EarlyStopping(None, 0))
     second.restore(saved(first))
     assert second.record() == first.record()
     assert second.record()["best"].by == "log_loss"

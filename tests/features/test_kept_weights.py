@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from ampft.features.early_stopping import EarlyStopping
 from ampft.features.validations import LOSS, Validations
 from ampft.features.weights import BestModel
 from ampft.metrics.paired import PairedGain, paired_gain
@@ -30,7 +31,7 @@ def private_folder(tmp_path):
 def validations(tmp_path, rows: int, lines: list[str], *, named: str | None = None, patience=None):
     """Return the evaluations of a run of one step per epoch, whose model is one weight."""
     metric = METRICS[named or "accuracy"]
-    best = BestModel(tmp_path, metric if named else METRICS[LOSS], patience)
+    best = BestModel(tmp_path, metric if named else METRICS[LOSS], EarlyStopping(patience))
     model = nn.Linear(1, 1, bias=False)
     lowest = None if named else torch.zeros(rows, dtype=torch.float64)
     return Validations(

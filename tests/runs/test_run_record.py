@@ -14,6 +14,7 @@ import pytest
 from fuzzed_json import signed
 
 from ampft.errors import InputError
+from ampft.exit_codes import run_main
 from ampft.features.resources import PeakMemory, device_memory, process_memory
 from ampft.machine import resident_peak
 from ampft.runs.folder import RunFolder
@@ -30,7 +31,6 @@ from ampft.runs.record import (
 from ampft.runs.redaction import REDACTED, redact_command
 from ampft.runs.run_text import format_run
 from ampft.text.json_io import json_text
-from ampft.text.terminal import run_main
 
 
 @pytest.mark.parametrize("status", STATUSES)

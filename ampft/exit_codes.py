@@ -1,0 +1,148 @@
+"""Exit codes of commands and scripts, and what they print when they fail."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ampft.errors import AlreadyFinished, InputError, OtherProcessFailed, Preempted, TrainingStopped
+from ampft.files import is_disk_error, is_path_error
+from ampft.machine import refuse_old_versions
+from ampft.processes import follow
+from ampft.signals import STOPPING, hearing, raise_if_heard
+from ampft.text.escaping import inert_lines, without_credentials
+from ampft.text.terminal import quiet_optional_packages
+
+SECONDS_BEFORE_OTHER_RANKS = 5.0
+LEAST_FREE_BYTES = 1 << 20  # of a disk that may be full: others free some of it meanwhile
+# Of failures. Endings that are none have an `exit_code` of their own: `ampft.errors`.
+EXIT_CODES: dict[type[Exception], int] = {OtherProcessFailed: 1, InputError: 2, TrainingStopped: 3}
+
+# Torch and transformers raise plain errors, which only their text tells apart.
+_KNOWN = (
+    (
+        "DataLoader worker (pid",
+        "a process of --dataloader_num_workers was killed, usually because memory or shared memory "
+        "ran out. Lower --dataloader_num_workers, or free memory, and start again; with "
+        "--checkpointing_steps, a run continues with --resume_from_checkpoint latest.",
+    ),
+    (
+        "Expected more than 1 value per channel when training",
+        "the model has batch norm, which cannot train on a micro-batch of one example. Raise "
+        "--per_device_train_batch_size, lower --gradient_accumulation_steps, or remove examples so "
+        "that the last batch of an epoch has more than one.",
+    ),
+    (
+        "Kernel size can't be greater than actual input size",
+        "an input is shorter than the model can read, such as a text of one character for CANINE. "
+        "Remove or lengthen such inputs, or choose another model.",
+    ),
+    (
+        "Input language unknown",
+        "the model has an adapter for each language and does not know which to use. Call "
+        "model.set_default_language, such as with 'en_XX', save the model, and pass its folder.",
+    ),
+)
+
+
+def run_main(main: Callable[[], None]) -> int:
+    """Call `main` and turn the errors of `ampft.errors` into a message on stderr and an exit code.
+
+    Args:
+        main: Body of a script or command. Any other exception is a bug and is not caught.
+
+    Returns:
+        0 if `main` returned, 75 if the run can continue, 130 after Ctrl-C without a checkpoint, and
+        otherwise the exit code of the error.
+    """
+    _prepare_streams()
+    follow()
+    # A launcher of several processes ends them by SIGTERM while they wait for each other in C++,
+    # where nothing could be heard.
+    names = STOPPING if os.environ.get("WORLD_SIZE", "1") == "1" else ("SIGINT",)
+    try:
+        with hearing(names, ends_imports=True):
+            return _exit_code(main)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 128 + signal.SIGINT  # as shells count
+
+
+def _exit_code(main: Callable[[], None]) -> int:
+    quiet_optional_packages()
+    try:
+        if sys.flags.optimize > 1:
+            raise InputError(
+                "python -OO or PYTHONOPTIMIZE=2 removes docstrings, without which transformers"
+                " loads no model. Use python, or python -O."
+            )
+        refuse_old_versions()
+        main()
+    except (AlreadyFinished, Preempted) as ending:
+        if os.environ.get("RANK", "0") == "0":
+            print(inert_lines(without_credentials(str(ending))), flush=True)
+        return ending.exit_code
+    except tuple(EXIT_CODES) as error:
+        rank = os.environ.get("RANK", "0")
+        if rank != "0":
+            # If rank 0 reports the same error, the launcher ends this process before it prints.
+            time.sleep(SECONDS_BEFORE_OTHER_RANKS)
+        message = inert_lines(without_credentials(str(error)))
+        print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {message}", file=sys.stderr)
+        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    except Exception as error:
+        raise_if_heard()  # a library has turned an interruption into its own error
+        known = failure_message(error)
+        if known is None:
+            raise
+        print(f"error: {inert_lines(known)}", file=sys.stderr)
+        return EXIT_CODES[InputError]
+    return 0
+
+
+def failure_message(error: Exception) -> str | None:
+    """Return what is wrong and what to do; None if the error is a bug of this program.
+
+    Args:
+        error: Error that no code of this program raised.
+    """
+    if isinstance(error, BrokenPipeError):
+        return None
+    # datasets closes its file after a full disk, and fails again because it is closed.
+    for failure in (error, error.__context__):
+        if failure is not None and is_disk_error(failure):
+            remedy = ", or set TMPDIR to a folder on another disk" * _is_temporary(failure)
+            return f"{failure}. Free disk space{remedy}."
+    if isinstance(error, OSError | ValueError) and is_path_error(error):
+        return f"{error}. Choose another path."
+    if isinstance(error, RuntimeError | ValueError):
+        return next((message for text, message in _KNOWN if text in str(error)), None)
+    return None
+
+
+def _is_temporary(failure: BaseException) -> bool:
+    """Return whether the disk of temporary files may be the one that is full."""
+    place, named = tempfile.gettempdir(), getattr(failure, "filename", None)
+    if isinstance(named, str) and Path(named).is_relative_to(place):
+        return True
+    is_full = getattr(failure, "errno", None) in (errno.ENOSPC, None)
+    return not is_full or shutil.disk_usage(place).free < LEAST_FREE_BYTES
+
+
+def _prepare_streams() -> None:
+    """Make sure that printing never raises."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            # Without Unicode support the terminal shows escapes.
+            stream.reconfigure(errors="backslashreplace")

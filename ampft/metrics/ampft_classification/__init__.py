@@ -1,1 +1,0 @@
-"""The folder that `evaluate.load(ampft.metrics.metric_path())` reads."""
