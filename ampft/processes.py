@@ -28,6 +28,8 @@ from ampft.signals import deferred
 TERMINATION_SECONDS = 60.0
 SAFE_PATH = "PYTHONSAFEPATH"  # `python -P` of whoever inherits it
 FOLLOWS = "AMPFT_FOLLOWS"  # id of the process with which one ends that calls `follow`
+# Variables that `accelerate launch` and torchrun set for the processes that they start.
+LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
 # What is shared by the processes of a user, although it lies in the folder of temporary files.
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 _SECONDS_BETWEEN_LOOKS = 0.5

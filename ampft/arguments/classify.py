@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -187,18 +188,14 @@ class OptimizerArguments:
         """`max_time` in seconds."""
         return None if self.max_time is None else parse_duration("max_time", self.max_time)
 
-    def check_optimizer(self) -> None:
-        """Reject settings that the optimizer does not have.
-
-        Raises:
-            InputError: A setting of AdamW is set, and the optimizer does not use AdamW.
-        """
+    def optimizer_conflicts(self) -> Iterator[str]:
+        """Yield which settings of AdamW are set for an optimizer that does not use AdamW."""
         if self.optim != ADAFACTOR:
             return
         for name in ("adam_beta1", "adam_beta2", "adam_epsilon"):
             value = getattr(self, name)
             if value != getattr(OptimizerArguments, name):
-                raise InputError(
+                yield (
                     f"--{name} {value:g} has no effect on --optim {self.optim}. Remove one of them."
                 )
 

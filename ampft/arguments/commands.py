@@ -89,6 +89,7 @@ class Command(Generic[T, R]):
             shown=self.shown,
             reads_config=self.reads_config,
             others=fields_and_hints(ClassifyArguments)[0] if self.settings else (),
+            combines=not self.is_training,
         )
         for f in fields_and_hints(self.flags)[0].values():
             reason = f.metadata["excludes"].get(SETTINGS)

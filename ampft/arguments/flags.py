@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from itertools import takewhile
@@ -19,6 +20,7 @@ from ampft.arguments.suggestions import BOOLEAN_WORDS, INVALID_VALUES, choice_hi
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.registry import found
+from ampft.text.terminal import print_line
 
 T = TypeVar("T")
 Fields = Mapping[str, Field[Any]]
@@ -164,6 +166,7 @@ def parse_flags(
     shown: Help,
     reads_config: bool = True,
     others: Collection[str] = (),
+    combines: bool = True,
 ) -> tuple[T, frozenset[str]]:
     """Parse a command line into a dataclass whose fields were made with `flag` or `positional`.
 
@@ -173,6 +176,7 @@ def parse_flags(
         shown: What `--help` prints besides the flags.
         reads_config: Whether `--config FILE` reads settings from a file.
         others: Further settings whose names are suggested for an unknown flag.
+        combines: Whether to check which flags go together.
 
     Returns:
         The values, and the names of the settings that the user set by a flag or in a file.
@@ -199,7 +203,11 @@ def parse_flags(
         raise InputError(f"` -- ` is not expected: {program} takes its settings without it.")
     _store_positional(values, [*loose, *argv[at + 1 :]], known, hints, program)
     config = values.pop("config", None)
-    from_file = {} if config is None else _read_config(config, known, hints)
+    from_file: dict[str, Any] = {}
+    if config is not None:
+        from_file, lines = _read_config(config, known, hints)
+        for line in lines:
+            print_line(line)
     user_values = from_file | values
     missing = [f for f in known.values() if f.default is MISSING and f.name not in user_values]
     if missing:
@@ -212,9 +220,8 @@ def parse_flags(
     parsed = kind(**user_values)
     for name, f in known.items():
         _check_value(f, getattr(parsed, name))
-        if name in user_values and f.metadata["check"] and user_values[name] is not None:
-            f.metadata["check"](name, user_values[name])
-    check_combinations(parsed, user_values)
+    if combines:
+        check_combinations(parsed, user_values)
     return parsed, frozenset(user_values)
 
 
@@ -232,6 +239,8 @@ def flag_problem(kind: type[Any], words: Sequence[str], program: str) -> str | N
                 return unknown_flag_message(given.words[0], known, program)
         for name, value in values.items():
             _check_value(known[name], value)
+        if "config" in values:
+            _read_config(values["config"], *fields_and_hints(kind))
     except InputError as error:
         return str(error)
     return None
@@ -361,7 +370,9 @@ def flag_switches(kind: type[Any]) -> dict[str, bool]:
 
 
 def _check_value(f: Field[Any], value: object) -> None:
-    """Reject a blank string and a number out of range."""
+    """Reject a blank string, a number out of range, and what the field's own check rejects."""
+    if f.metadata["check"] and value is not None and value != f.default:
+        f.metadata["check"](f.name, value)
     name = metavar_of(f) if f.metadata["positional"] else f"--{f.name}"
     values = value if isinstance(value, tuple) else (value,)
     blank = [each for each in values if isinstance(each, str) and not each.strip()]
@@ -415,8 +426,44 @@ def unknown_flag_message(argument: str, names: Collection[str], program: str) ->
     return f"unknown flag {dashes}{shown}.{hint} See {program} --help."
 
 
-def _read_config(path: str, known: Fields, hints: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in a YAML or JSON file (JSON is YAML), checked like flags."""
+def _read_config(
+    path: str, known: Fields, hints: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings in a YAML or JSON file (JSON is YAML), and lines on how it was read.
+
+    Raises:
+        InputError: It cannot be read, or settings are wrong. The message lists all.
+    """
+    settings, twice = _yaml_settings(path)
+    problems = [f"{name} is set twice. Remove one of them." for name in twice]
+    foreign: list[str] = []
+    lines: list[str] = []
+    others = found("flags of transformers") if "num_train_epochs" in known else None
+    if others is not None:
+        switches = {n: value_type(hints[n]) is bool for n in known}
+        settings, translation, refused = others.split_config_settings(settings, switches)
+        foreign, lines = translation.words, translation.lines
+        problems += refused
+    own: dict[str, Any] = {}
+    for name, value in settings.items():
+        try:
+            own[name] = _checked_setting(name, value, known, hints)
+            _check_value(known[name], own[name])
+        except InputError as error:
+            problems.append(str(error))
+    for given in given_flags(foreign, known, hints):
+        try:
+            _store(own, known[given.name], hints[given.name], given)
+            _check_value(known[given.name], own[given.name])
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputError("\n".join(f"--config {path}: {problem}" for problem in problems))
+    return own, lines
+
+
+def _yaml_settings(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings in a file, and the names of those that are set twice."""
     import yaml
 
     try:
@@ -432,35 +479,17 @@ def _read_config(path: str, known: Fields, hints: Mapping[str, Any]) -> dict[str
     except RecursionError:
         raise InputError(f"--config {path}: values are nested too deeply.") from None
     if content is None:
-        return {}
+        return {}, []
     if not isinstance(content, dict):
         raise InputError(f"--config {path}: the file must map flag names to values.")
     assert node is not None, "there is content"
-    keys = [str(key.value) for key, _ in node.value]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise InputError(f"--config {path}: {key} is set twice. Remove one of them.")
-    settings = {str(name): value for name, value in content.items()}
-    foreign: list[str] = []
-    others = found("flags of transformers") if "num_train_epochs" in known else None
-    if others is not None:
-        settings, foreign = others.split_config_settings(
-            settings, {n: value_type(hints[n]) is bool for n in known}, path
-        )
-    own = {
-        name: _checked_setting(path, name, value, known, hints) for name, value in settings.items()
-    }
-    for given in given_flags(foreign, known, hints):
-        _store(own, known[given.name], hints[given.name], given)
-    return own
+    twice = [name for name, n in Counter(str(k.value) for k, _ in node.value).items() if n > 1]
+    return {str(name): value for name, value in content.items()}, twice
 
 
-def _checked_setting(
-    path: str, name: str, value: Any, known: Fields, hints: Mapping[str, Any]
-) -> Any:
+def _checked_setting(name: str, value: Any, known: Fields, hints: Mapping[str, Any]) -> Any:
     if name not in known:
-        hint = suggestion(name, known, dashes="")
-        raise InputError(f"--config {path}: unknown setting {name!r}.{hint}")
+        raise InputError(f"unknown setting {name!r}.{suggestion(name, known, dashes='')}")
     kind, optional = value_type(hints[name]), type(None) in get_args(hints[name])
     metadata = known[name].metadata
     if metadata["bare"] and isinstance(value, bool):
@@ -469,11 +498,11 @@ def _checked_setting(
         return None
     choices = metadata["choices"]
     if "\0" in str(value):
-        raise InputError(f"--config {path}: {name} contains a NUL character. Remove it.")
+        raise InputError(f"{name} contains a NUL character. Remove it.")
     if value is False and choices and "no" in choices:
         value = "no"  # YAML reads an unquoted no as false
     if choices and str(value) not in choices:
-        raise InputError(f"--config {path}: {name} is {value!r}; choose from {', '.join(choices)}.")
+        raise InputError(f"{name} is {value!r}; choose from {', '.join(choices)}.")
     try:
         if get_origin(hints[name]) is tuple:
             listed = value if isinstance(value, list) else [value]
@@ -482,9 +511,7 @@ def _checked_setting(
             return ",".join(_convert_yaml_value(kind, each) for each in value)
         return _convert_yaml_value(kind, value)
     except (ValueError, OverflowError):
-        raise InputError(
-            f"--config {path}: {name} is {value!r}; it must be {KIND_NAMES[kind]}."
-        ) from None
+        raise InputError(f"{name} is {value!r}; it must be {KIND_NAMES[kind]}.") from None
 
 
 def _convert_yaml_value(kind: type, value: Any) -> Any:

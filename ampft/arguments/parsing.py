@@ -6,15 +6,15 @@ import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
-from ampft.arguments.flags import flag_problem, flag_switches, parse_flags
+from ampft.arguments.flags import check_combinations, flag_problem, flag_switches, parse_flags
 from ampft.arguments.help_text import HELP, Help
 from ampft.arguments.suggestions import meant_flag
-from ampft.data.request import OF_OWN_DATA
+from ampft.data.request import CONFIGURATIONS, OF_OWN_DATA
 from ampft.engine.checkpoints.checkpoint_interval import parse_interval
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.registry import found
@@ -50,7 +50,9 @@ def parse_classify_arguments(
         InputError: A flag is unknown, has an invalid value, or conflicts with another.
     """
     words = translated(sys.argv[1:] if argv is None else argv, program)
-    arguments, given = parse_flags(ClassifyArguments, words, program=program, shown=TRAINING_HELP)
+    arguments, given = parse_flags(
+        ClassifyArguments, words, program=program, shown=TRAINING_HELP, combines=False
+    )
     return complete_arguments(arguments, given, in_memory=in_memory)
 
 
@@ -110,6 +112,8 @@ def complete_arguments(
     name, task = arguments.dataset_name, arguments.task
     if name is None and arguments.train_file is None and not in_memory:
         about = [f"--{flag}" for flag in (*OF_OWN_DATA, *OF_IMAGES_AND_SOUNDS) if flag in given]
+        if arguments.dataset_config_name not in (None, *CONFIGURATIONS):
+            about = [f"--dataset_config_name {arguments.dataset_config_name}"]
         if task is not None and not TASKS[task].kind.has_default_data:
             about = [f"--task {task}"]
         if about:
@@ -126,42 +130,54 @@ def complete_arguments(
     if arguments.trains_head_or_adapters or arguments.optim == ADAFACTOR:
         defaults.pop("learning_rate", None)
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
-    _check_conflicts(arguments)
+    problems = [*dict.fromkeys(_conflicts(arguments, given))]
+    if problems:
+        raise InputError("\n".join(problems))
     return arguments
 
 
-def _check_conflicts(arguments: ClassifyArguments) -> None:
-    """Reject conflicting settings before anything is loaded."""
+def _conflicts(arguments: ClassifyArguments, given: Collection[str]) -> Iterator[str]:
+    """Yield what conflicts in the settings, before anything is loaded."""
+    yield from _message(check_combinations, arguments, given)
     if arguments.task is None or not TASKS[arguments.task].several_labels:
         for name in ("threshold", "label_separator"):
             if getattr(arguments, name) != getattr(ClassifyArguments, name):
                 several = [task for task, kind in TASKS.items() if kind.several_labels]
-                raise InputError(
+                yield (
                     f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."
                 )
     if arguments.number_labels:
         for name in ("inspect_data", "metric"):
             if getattr(arguments, name):
-                raise InputError(
+                yield (
                     f"--{name} needs classes, and the task {arguments.task} predicts numbers. "
                     "Remove the flag."
                 )
     elif arguments.huber_delta is not None:
-        raise InputError("--huber_delta needs --task regression. Add it, or remove the flag.")
+        yield "--huber_delta needs --task regression. Add it, or remove the flag."
     if arguments.label_order is not None and not arguments.ordered_labels:
-        raise InputError("--label_order needs --task ordinal. Add it, or remove the flag.")
-    check_decision_flags(arguments, arguments.task)
+        yield "--label_order needs --task ordinal. Add it, or remove the flag."
+    yield from _message(check_decision_flags, arguments, arguments.task)
     if arguments.weighted_metrics and arguments.fitted_flags:
-        raise InputError(
+        yield (
             f"--weighted_metrics and {arguments.fitted_flags[0]}: temperatures, thresholds and "
             "promises count rows, not weights. Remove one of the flags."
         )
-    arguments.check_optimizer()
+    yield from arguments.optimizer_conflicts()
     defaults = BUILT_IN_DEFAULTS.get(arguments.dataset_name or "", {})
-    arguments.check_schedule(defaults.get("warmup_ratio", ClassifyArguments.warmup_ratio))
-    _check_output(arguments)
-    _check_metric(arguments.metric_for_best_model)
+    default_ratio = defaults.get("warmup_ratio", ClassifyArguments.warmup_ratio)
+    yield from _message(arguments.check_schedule, default_ratio)
+    yield from _output_conflicts(arguments)
+    yield from _message(_check_metric, arguments.metric_for_best_model)
+
+
+def _message(check: Callable[..., object], *values: Any) -> Iterator[str]:
+    """Yield the message of a check that fails."""
+    try:
+        check(*values)
+    except InputError as error:
+        yield str(error)
 
 
 def _check_metric(name: str | None) -> None:
@@ -179,17 +195,17 @@ def _check_metric(name: str | None) -> None:
         )
 
 
-def _check_output(arguments: ClassifyArguments) -> None:
-    """Reject settings of results and checkpoints that have no effect or contradict each other."""
+def _output_conflicts(arguments: ClassifyArguments) -> Iterator[str]:
+    """Yield what is wrong with the folder of the results, and with checkpoints."""
     folder = arguments.output_dir
     if folder is not None and Path(folder).parts[:1] == ("~",):
-        raise InputError(
+        yield (
             f"--output_dir {folder}: ~ stands for the home folder only in a shell, without quotes. "
             "Write the whole path."
         )
-    parse_interval(arguments.checkpointing_steps)
+    yield from _message(parse_interval, arguments.checkpointing_steps)
     if arguments.resume_from_checkpoint is not None and arguments.output_dir is None:
-        raise InputError(
+        yield (
             f"--resume_from_checkpoint {arguments.resume_from_checkpoint}: --output_dir is "
             "missing. Choose a folder, the same in the first start and in each continuation."
         )

@@ -12,13 +12,14 @@ from ampft.data.columns import LABELS
 from ampft.data.dataset import ClassificationData
 from ampft.data.request import (
     COLUMN_OPTIONS,
+    CONFIGURATIONS,
     DATA_SET_OPTIONS,
     DROPS,
     OF_OWN_DATA,
     DataRequest,
     refuse_unused_options,
 )
-from ampft.data.sources.built_in import CONFIGURATIONS, load_digits, load_stdlib
+from ampft.data.sources.built_in import load_digits, load_stdlib
 from ampft.data.sources.data_sets import INDEX_COLUMN, load_data_set, split_table, standard_splits
 from ampft.data.sources.folders import TEXT, folder_kind, load_folder
 from ampft.data.sources.readers import FLAGS, open_tables

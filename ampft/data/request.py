@@ -12,6 +12,7 @@ from ampft.errors import InputError
 from ampft.flag import DATA, MAX_SEED, flag, split_names
 from ampft.hub import HubSettings
 
+CONFIGURATIONS = ("summary", "full")  # of stdlib
 _flag = partial(flag, group=DATA)
 
 # What chooses among the configurations, revisions and splits of a data set.

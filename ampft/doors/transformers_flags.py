@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,11 +23,13 @@ from ampft.doors.transformers_rows import (
     RefusedError,
 )
 from ampft.errors import InputError
-from ampft.text.terminal import labelled, print_line
+from ampft.processes import LAUNCHER_VARIABLES
+from ampft.text.terminal import labelled
 
 _FLAG = re.compile(r"--\S|-[A-Za-z]\S*$")
 _Item = tuple[str, str, tuple[str, ...]]  # Name, value and words of a flag.
-_SOURCES = {"dataset_name", "train_file", "config"}  # flags without which built-in data are read
+CONFIG = "config"
+_SOURCES = {"dataset_name", "train_file", CONFIG}  # flags without which built-in data are read
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ def translate(argv: Sequence[str], own: OwnFlags, *, command: Sequence[str] | No
         return translation
     lines = list(problems.values())
     is_simple = len(lines) == 1 and lines[0] not in problems  # its own message is advice enough
-    if command is not None and not is_simple:
+    if command is not None and not is_simple and CONFIG not in problems:
+        command = launch_command(argv) or command
         words, is_whole, is_renamed = _corrected(argv, own)
         conflict = own.conflict(words) if words else None
         if conflict is not None:
@@ -90,6 +94,28 @@ def translate(argv: Sequence[str], own: OwnFlags, *, command: Sequence[str] | No
                 f"{'Corrected' if is_whole else without}: {shlex.join([*command, *words])}"
             )
     raise InputError("\n".join(lines))
+
+
+def launch_command(argv: Sequence[str]) -> list[str] | None:
+    """Return the words before the flags, if a launcher such as torchrun started this process.
+
+    Args:
+        argv: The flags, with which the launcher's own command line ends.
+    """
+    if not any(name in os.environ for name in LAUNCHER_VARIABLES):
+        return None
+    import psutil
+
+    try:
+        words = psutil.Process().parent().cmdline()
+    except (AttributeError, psutil.Error):  # it has ended, or belongs to another user
+        return None
+    head = words[: len(words) - len(argv)]
+    if not head or words[len(head) :] != list(argv):
+        return None
+    if len(head) > 1 and Path(head[0]).name.startswith("python") and head[1] != "-m":
+        head = head[1:]  # the interpreter in the first line of the launcher's script
+    return [Path(head[0]).name, *head[1:]]
 
 
 def _corrected(argv: Sequence[str], own: OwnFlags) -> tuple[list[str], bool, bool]:
@@ -156,25 +182,21 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def split_config_settings(
-    settings: Mapping[str, Any], switches: Mapping[str, bool], path: str
-) -> tuple[dict[str, Any], list[str]]:
-    """Return ampft's settings in a file, and settings of transformers' scripts as words.
+    settings: Mapping[str, Any], switches: Mapping[str, bool]
+) -> tuple[dict[str, Any], Translation, list[str]]:
+    """Return ampft's settings in a file, and what settings of transformers' scripts are here.
 
     Args:
         switches: Own flags by name, and whether each is a switch.
 
-    Raises:
-        InputError: Some settings cannot be converted. The message lists all.
+    Returns:
+        The own settings, the others as words, and a sentence for each that cannot be converted.
     """
     foreign = {n for n, row in ROWS.items() if row.convert is not None or n not in switches}
     words = _words_of({name: value for name, value in settings.items() if name in foreign})
     context = _words_of(settings)
     translation, problems = _translate(words, switches, _items(context, switches))
-    if problems:
-        raise InputError("\n".join(f"--config {path}: {problem}" for problem in problems))
-    for line in translation.lines:
-        print_line(line)
-    return {n: v for n, v in settings.items() if n not in foreign}, translation.words
+    return {n: v for n, v in settings.items() if n not in foreign}, translation, problems
 
 
 def _translate(
@@ -199,7 +221,7 @@ def _translate(
             continue
         if row is None or row.convert is None:
             if row is not None and row.kind == HARMLESS:
-                harmless.append(typed[0])
+                harmless.append(typed[0].partition("=")[0])  # the value may be a token
             else:
                 words += _own_words(name, value, typed, switches)
             continue
@@ -300,7 +322,7 @@ def _items(argv: Sequence[str], switches: Mapping[str, bool]) -> Iterator[_Item]
         if row is None and name not in switches:
             yield "", "", (word,)
             continue
-        takes = row.takes if row is not None and row.convert is not None else None
+        takes = row.takes if row is not None and row.kind != TAKEN else None
         if takes is None:
             takes = SWITCH if switches.get(name, row is not None and row.takes == SWITCH) else VALUE
         following = [] if equals else _values(argv[position:], takes)

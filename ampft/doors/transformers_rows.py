@@ -13,13 +13,22 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from ampft.arguments.classify import SCHEDULES
+
 Given = Mapping[str, str]  # Values of the flags on the command line, "true" for a bare switch.
 
 TAKEN, CONVERTED, HARMLESS, REFUSED = "taken", "converted", "harmless", "refused"
 TRUE, FALSE = ("true", "yes", "1", "y", "t"), ("false", "no", "0", "n", "f")
 SWITCH, VALUE, LIST = "switch", "value", "list"
+# Schedules of transformers that are not here.
+ELSEWHERE = (
+    "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr",
+    "warmup_stable_decay", "greedy",
+)  # fmt: skip
 STSB = "stsb"  # whose labels are numbers
 GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
+OFF = ("", "none", "no", "false", "off", "{}")  # values that turn a flag off
+_OFF_OR_0 = (*OFF, "0", "0.0")
 _WORD_TASKS = ("ner", "pos", "chunk")
 REPORTED = ("accuracy", "f1", "precision", "recall", "seqeval", "mean_iou")  # by every report
 _FILES_OF_FOLDERS = {"train": "train", "validation": "dev", "test": "test"}
@@ -87,9 +96,8 @@ def _one_of(*allowed: str) -> Callable[[str], None]:
     return check
 
 
-def _refused(text: str, takes: str = VALUE) -> Row:
+def _refused(text: str, takes: str = VALUE, off: Sequence[str] = OFF) -> Row:
     """A flag without counterpart; a value that turns it off is accepted."""
-    off = ("", "none", "no", "false", "off", "{}")
 
     def convert(value: str, given: Given) -> list[str]:
         if value.lower() in off:
@@ -103,6 +111,8 @@ def _only(allowed: Sequence[str], text: str, takes: str = VALUE) -> Row:
     """A flag that only accepts values that describe what ampft does anyway."""
 
     def convert(value: str, given: Given) -> list[str]:
+        if takes == SWITCH:
+            is_true(value)
         if value.lower() not in allowed:
             raise RefusedError(text)
         return []
@@ -149,6 +159,13 @@ def _number(value: str) -> float:
     return number
 
 
+def _whole(value: str) -> int:
+    number = _number(value)
+    if number != int(number):
+        raise RefusedError(f"received {value}; it must be a whole number.")
+    return int(number)
+
+
 def _warmup(value: str, given: Given) -> list[str]:
     number = _number(value)
     others = [name for name in ("warmup_ratio", "num_warmup_steps") if name in given]
@@ -171,15 +188,11 @@ def _eval_strategy(value: str, given: Given) -> list[str]:
         if is_true(given.get("load_best_model_at_end", "no")):
             raise RefusedError("--load_best_model_at_end needs validations. Remove one of them.")
         return ["--no-load_best_model_at_end"]
-    if chosen == "steps":
-        return (
-            []
-            if "eval_steps" in given
-            else ["--eval_steps", given.get("logging_steps", str(_STEPS))]
-        )
-    if chosen == "epoch":
+    if chosen not in ("steps", "epoch"):
+        raise RefusedError(f"received {value!r}; it must be no, steps or epoch.")
+    if chosen == "epoch" or "eval_steps" in given:
         return []
-    raise RefusedError(f"received {value!r}; it must be no, steps or epoch.")
+    return _eval_steps(given.get("logging_steps", str(_STEPS)), {})
 
 
 def _eval_steps(value: str, given: Given) -> list[str]:
@@ -262,7 +275,15 @@ def _report_to(value: str, given: Given) -> list[str]:
 
 
 def _best_model(value: str, given: Given) -> list[str]:
-    return ["--load_best_model_at_end" if is_true(value) else "--no-load_best_model_at_end"]
+    if is_true(value):
+        return ["--load_best_model_at_end"]
+    chosen = [given.get(name, "no").lower() for name in ("eval_strategy", "evaluation_strategy")]
+    if {"steps", "epoch"} & {*chosen} or given.get("save_strategy", "").lower() == "best":
+        raise RefusedError(
+            "a run with validations keeps the last weights unless earlier ones are better by more "
+            "than chance. Remove the flag."
+        )
+    return ["--no-load_best_model_at_end"]
 
 
 def _resume(value: str, given: Given) -> list[str]:
@@ -403,12 +424,45 @@ def _greater_is_better(value: str, given: Given) -> list[str]:
     return []
 
 
+def _hub_revision(value: str, given: Given) -> list[str]:
+    if is_pushed(given) and value.lower() not in (*OFF, "main"):
+        raise RefusedError(
+            "the model is pushed to the main branch. Remove the flag, and make a branch on the hub."
+        )
+    return []
+
+
+def _organization(value: str, given: Given) -> list[str]:
+    if is_pushed(given) and value.lower() not in OFF:
+        name = given.get("push_to_hub_model_id") or "NAME"
+        raise RefusedError(f"use --hub_model_id {value}/{name}.")
+    return []
+
+
+def is_pushed(given: Given) -> bool:
+    """Return whether the model goes to the hub."""
+    return is_true(given.get("push_to_hub", "no"))
+
+
+def _validation_folder(value: str, given: Given) -> list[str]:
+    if "train_dir" not in given:
+        raise RefusedError("it needs --train_dir, beside it in one folder. Add it.")
+    return []
+
+
+def _schedule(value: str, given: Given) -> list[str]:
+    if value in ELSEWHERE:
+        raise RefusedError(f"this schedule is not here. Choose from {', '.join(SCHEDULES)}.")
+    return ["--lr_scheduler_type", value]
+
+
 def _attention_mask(value: str, given: Given) -> list[str]:
     is_true(value)
     return []
 
 
 _LEVELS = _one_of("passive", "detail", "debug", "info", "warning", "error", "critical", "notset")
+_BACKENDS = _one_of("nccl", "gloo", "mpi", "ccl", "xccl", "hccl", "cncl", "mccl")
 _LOGGING = "history.jsonl has every step, and the terminal a line per epoch"
 _SAMPLER = "batches are collated by a thread; --dataloader_num_workers adds processes"
 _DDP = "Accelerate's own settings of DDP are used"
@@ -421,8 +475,8 @@ _SHARD = "Use `accelerate launch --config_file accelerate_configs/fsdp2.yaml`."
 
 # The fields of TrainingArguments that have the same name and meaning here.
 SAME = (
-    "output_dir", "per_device_train_batch_size", "learning_rate", "lr_scheduler_type",
-    "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "gradient_accumulation_steps",
+    "output_dir", "per_device_train_batch_size", "learning_rate", "weight_decay", "adam_beta1",
+    "adam_beta2", "adam_epsilon", "gradient_accumulation_steps",
     "max_grad_norm", "label_smoothing_factor", "per_device_eval_batch_size", "hub_model_id", "seed",
     "data_seed", "dataloader_num_workers", "warmup_ratio",
     "gradient_checkpointing", "push_to_hub", "hub_private_repo", "use_cpu", "overwrite_output_dir",
@@ -508,10 +562,15 @@ ROWS: dict[str, Row] = {
     "eval_file": _renamed("validation_file"),
     "train_val_split": _renamed("validation_fraction"),
     "push_to_hub_model_id": _renamed("hub_model_id"),
-    "lr_scheduler": _renamed("lr_scheduler_type"),
+    **dict.fromkeys(
+        ("lr_scheduler", "lr_scheduler_type"),
+        Row(CONVERTED, "--lr_scheduler_type, unless it is not here", convert=_schedule),
+    ),
     "task_name": Row(CONVERTED, "the data set of GLUE, or --task tokens", convert=_task_name),
     "train_dir": Row(CONVERTED, "--dataset_name", convert=_train_folder),
-    "validation_dir": _harmless("with --train_dir, the folder above both is read"),
+    "validation_dir": Row(
+        HARMLESS, "with --train_dir, the folder above both is read", convert=_validation_folder
+    ),
     "wandb": Row(
         CONVERTED,
         "--report_to wandb --with_tracking",
@@ -523,7 +582,7 @@ ROWS: dict[str, Row] = {
     "do_eval": _harmless("a run always validates and tests where it has rows", SWITCH),
     "do_predict": _harmless("a run always validates and tests where it has rows", SWITCH),
     "ignore_mismatched_sizes": _harmless("a head of another size is replaced, and said", SWITCH),
-    "use_fast_tokenizer": _harmless("fast where there is one", SWITCH),
+    "use_fast_tokenizer": _only(TRUE, "tokenizers are fast ones where they exist.", SWITCH),
     "average_tokens_across_devices": _only(
         TRUE, "the gradient is always computed for the whole effective batch.", SWITCH
     ),
@@ -535,7 +594,7 @@ ROWS: dict[str, Row] = {
     "pad_to_max_length": _harmless("padding changes no result", SWITCH),
     "group_by_length": _harmless("each step is sorted by length, with the same gradient", SWITCH),
     "shuffle_train_dataset": _harmless("each epoch has a new order by --seed", SWITCH),
-    "shuffle_seed": _harmless("each epoch has a new order by --seed", check=_number),
+    "shuffle_seed": _harmless("each epoch has a new order by --seed", check=_whole),
     "train_sampling_strategy": _only(
         ("random", "group_by_length"),
         "each epoch is a random order here, and each step sorted by length.",
@@ -562,13 +621,17 @@ ROWS: dict[str, Row] = {
         ),
         _harmless(_LOGGING, SWITCH),
     ),
-    "include_num_input_tokens_seen": _harmless(_LOGGING, SWITCH),
+    "include_num_input_tokens_seen": _harmless(
+        _LOGGING, SWITCH, _one_of(*TRUE, *FALSE, "all", "non_padding")
+    ),
     **dict.fromkeys(
         ("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
         _harmless("MLflow and W&B get the name of the folder"),
     ),
-    "dataloader_prefetch_factor": _harmless(_SAMPLER, check=_number),
-    "dataloader_multiprocessing_context": _harmless(_SAMPLER),
+    "dataloader_prefetch_factor": _harmless(_SAMPLER, check=_whole),
+    "dataloader_multiprocessing_context": _harmless(
+        _SAMPLER, check=_one_of("fork", "forkserver", "spawn")
+    ),
     **dict.fromkeys(
         (
             "dataloader_pin_memory",
@@ -578,43 +641,44 @@ ROWS: dict[str, Row] = {
         ),
         _harmless(_SAMPLER, SWITCH),
     ),
-    "ddp_backend": _harmless(_DDP),
+    "ddp_backend": _harmless(_DDP, check=_BACKENDS),
     **dict.fromkeys(
-        ("ddp_bucket_cap_mb", "ddp_timeout", "local_rank"), _harmless(_DDP, check=_number)
+        ("ddp_bucket_cap_mb", "ddp_timeout", "local_rank"), _harmless(_DDP, check=_whole)
     ),
     **dict.fromkeys(
         ("ddp_find_unused_parameters", "ddp_broadcast_buffers", "ddp_static_graph"),
         _harmless(_DDP, SWITCH),
     ),
     **dict.fromkeys(
-        ("eval_accumulation_steps", "torch_empty_cache_steps"),
-        _harmless(_EVALUATION, check=_number),
+        ("eval_accumulation_steps", "torch_empty_cache_steps"), _harmless(_EVALUATION, check=_whole)
     ),
     **dict.fromkeys(
-        (
-            "eval_do_concat_batches",
-            "eval_use_gather_object",
-            "batch_eval_metrics",
-            "use_cache",
-            "save_on_each_node",
-            "save_only_model",
-            "restore_callback_states_from_checkpoint",
-            "enable_jit_checkpoint",
-        ),
+        ("eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics"),
         _harmless(_EVALUATION, SWITCH),
     ),
+    "use_cache": _harmless("a classifier has no cache of keys and values", SWITCH),
+    **dict.fromkeys(
+        ("save_on_each_node", "save_only_model", "restore_callback_states_from_checkpoint"),
+        _harmless("a checkpoint holds all that its continuation needs", SWITCH),
+    ),
+    "enable_jit_checkpoint": _harmless("SIGTERM always writes a checkpoint", SWITCH),
     "include_for_metrics": _harmless(_EVALUATION, LIST),
     "hub_strategy": _harmless(
         _PUSH, check=_one_of("end", "every_save", "checkpoint", "all_checkpoints")
     ),
-    "hub_revision": _harmless(_PUSH),
+    "hub_revision": Row(
+        REFUSED, "with --push_to_hub: the model is pushed to the main branch", convert=_hub_revision
+    ),
     "hub_always_push": _harmless(_PUSH, SWITCH),
     **dict.fromkeys(
-        ("hub_token", "push_to_hub_token", "token", "push_to_hub_organization"), _harmless(_TOKEN)
+        ("hub_token", "push_to_hub_token", "token", "use_auth_token"),
+        Row(HARMLESS, _TOKEN, SWITCH),  # True is the token of `hf auth login`
     ),
-    "use_auth_token": Row(HARMLESS, _TOKEN, SWITCH),
+    "push_to_hub_organization": Row(
+        REFUSED, "with --push_to_hub: use --hub_model_id ORGANIZATION/NAME", convert=_organization
+    ),
     "overwrite_cache": _harmless(_CACHE, SWITCH),
-    "preprocessing_num_workers": _harmless(_CACHE, check=_number),
+    "preprocessing_num_workers": _harmless(_CACHE, check=_whole),
     # Of earlier versions.
     **dict.fromkeys(
         ("half_precision_backend", "fp16_backend"),
@@ -685,9 +749,12 @@ ROWS: dict[str, Row] = {
     "liger_kernel_config": _refused("see --use_liger_kernel."),
     "neftune_noise_alpha": _refused(
         "noise on embeddings is for instruction tuning. For regularisation: --weight_decay or "
-        "--ema_decay."
+        "--ema_decay.",
+        off=_OFF_OR_0,
     ),
-    "eval_delay": _refused("validations begin with the first epoch; use --eval_steps N."),
+    "eval_delay": _refused(
+        "validations begin with the first epoch; use --eval_steps N.", off=_OFF_OR_0
+    ),
     "eval_on_start": _refused(
         "`ampft predict --model FOLDER` shows a model before it is trained.", SWITCH
     ),

@@ -18,6 +18,7 @@ import torch
 from torch.distributed import distributed_c10d
 
 from ampft.errors import AlreadyFinished, OtherProcessFailed, TrainingStopped
+from ampft.processes import LAUNCHER_VARIABLES
 from ampft.signals import handling, raise_if_heard
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 # Launchers forward a signal that a terminal or a scheduler has sent to all processes already.
 REPEATED_SECONDS = 1.0
 STANDARD_ERROR = 2
-# Variables that `accelerate launch` and torchrun set for the processes that they start.
-LAUNCHER_VARIABLES = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
 SECONDS_BETWEEN_LOOKS = 1.0
 STOPPING = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 # Windows lacks the last two.

@@ -213,7 +213,7 @@ def _head_of_base(record: RunRecord) -> str:
     kind = problem_of(record).transformers_type
     # The others have another function after the logits than softmax.
     more = "" if kind in (None, "single_label_classification") else f', problem_type="{kind}"'
-    return f"id2label=dict(enumerate(names)){more}"
+    return f"id2label=dict(enumerate(names)){more}, ignore_mismatched_sizes=True"
 
 
 def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:

@@ -276,6 +276,13 @@ def test_two_languages_are_two_configurations():
         ("--do_lower_case --model_name_or_path bert-base-uncased",
          "--model_name_or_path bert-base-uncased"),
         ("--use_auth_token hf_abc --local_rank -1 --logging_steps 5", ""),
+        ("--token --hub_token True --include_for_metrics inputs loss", ""),
+        ("--eval_delay 0 --neftune_noise_alpha 0 --include_num_input_tokens_seen all", ""),
+        ("--eval_strategy steps --logging_steps 10.0", "--eval_steps 10"),
+        ("--hub_revision dev --push_to_hub_organization lab", ""),
+        ("--hub_revision main --push_to_hub", "--push_to_hub"),
+        ("--lr_scheduler_type cosine", "--lr_scheduler_type cosine"),
+        ("--use_fast_tokenizer True --dataloader_multiprocessing_context spawn", ""),
     ],
 )  # fmt: skip
 def test_values(typed, expected):
@@ -336,6 +343,24 @@ def test_values(typed, expected):
         ("--do_lower_case", "the tokenizer of the model decides"),
         ("--num_folds 3", "--folds 5 --fold 0"),
         ("--local_sgd_steps 8", "exact one of the whole batch"),
+        (
+            "--eval_strategy epoch --load_best_model_at_end False",
+            "^--load_best_model_at_end False: a run with validations keeps the last weights unless",
+        ),
+        ("--save_strategy best --load_best_model_at_end False", "keeps the last weights unless"),
+        ("--hub_revision dev --push_to_hub", "--hub_revision dev: the model is pushed to the main"),
+        (
+            "--push_to_hub --push_to_hub_organization lab --push_to_hub_model_id beans",
+            "^--push_to_hub_organization lab: use --hub_model_id lab/beans",
+        ),
+        ("--lr_scheduler_type cosine_with_min_lr", "this schedule is not here. Choose from linear"),
+        ("--validation_dir v --dataset_name d", "^--validation_dir v: it needs --train_dir"),
+        ("--use_fast_tokenizer False", "tokenizers are fast ones"),
+        ("--dataloader_drop_last maybe", "received 'maybe'; it must be True or False"),
+        ("--ddp_timeout 2.5", "received 2.5; it must be a whole number"),
+        ("--eval_accumulation_steps 0.5", "it must be a whole number"),
+        ("--ddp_backend smoke", "it must be nccl, gloo"),
+        ("--eval_strategy steps --logging_steps 0.1", "it must be a whole number of steps here"),
     ],
 )
 def test_refused_values(typed, message):
@@ -526,3 +551,96 @@ def test_unknown_flags_are_named_with_the_others_and_left_out_of_the_corrected_c
         corrected == "--train_file a.csv --learning_rate 2e-5 --mixed_precision fp16 --output_dir o"
     )
     parse(corrected)
+
+
+def test_contradictions_of_all_kinds_are_in_one_message():
+    lines = refusal(
+        "--train_file a.csv --optim adafactor --adam_beta1 0.5 --adam_beta2 0.5 --threshold 0.3 "
+        "--lora_alpha 3 --huber_delta 1 --resume_from_checkpoint latest --metric_for_best_model "
+        "bleu --lr_scheduler_type constant --warmup_ratio 0.1 --checkpointing_steps often"
+    )
+    assert [line.split()[0].rstrip(":") for line in lines] == [
+        "--lora_alpha", "--threshold", "--huber_delta", "--adam_beta1", "--adam_beta2",
+        "--warmup_ratio", "--checkpointing_steps", "--resume_from_checkpoint",
+        "--metric_for_best_model",
+    ]  # fmt: skip
+
+
+def test_wrong_values_and_contradictions_are_in_one_message():
+    lines = refusal(
+        "--train_file a.csv --fp16 True --bf16 True --max_time 3x --optim adafactor --adam_beta1 "
+        "0.5 --threshold 0.3"
+    )
+    assert [line.split()[0].rstrip(":") for line in lines] == [
+        "--bf16", "--max_time", "--threshold", "--adam_beta1",
+    ]  # fmt: skip
+
+
+def test_a_file_of_settings_is_reported_whole_with_the_command_line(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text(
+        "train_file: a.csv\ndeepspeed: x.json\nno_such: 3\nseed: -1\nepochs: 3\nfp16: true\n"
+        "bf16: true\nlearning_rate: fast\nseed: -1\n"
+    )
+    lines = refusal(f"--config {path} --no_flag --fsdp full_shard")
+    prefix = f"--config {path}: "
+    assert [line.removeprefix(prefix).split(":")[0].split(".")[0] for line in lines] == [
+        "--fsdp full_shard", "seed is set twice", "--deepspeed=x", "--bf16=True",
+        "unknown setting 'no_such'", "--seed", "unknown setting 'epochs'",
+        "learning_rate is 'fast'; it must be a number", "unknown flag --no_flag",
+    ]  # fmt: skip
+    assert sum(line.startswith(prefix) for line in lines) == 7
+    # A command without the file would lose its other settings, so none is proposed.
+    assert "Without" not in lines[-1]
+
+
+@pytest.mark.parametrize("name", ["ks", "mrpc"])
+def test_a_configuration_without_a_data_set_does_not_mean_the_built_in_one(name):
+    (line,) = refusal(f"--dataset_config_name {name}")
+    assert line == (
+        f"--dataset_config_name {name}: the data are missing. Give them with --dataset_name or "
+        "--train_file."
+    )
+    assert parse("--dataset_config_name full").dataset_name == "stdlib"
+
+
+def test_a_token_is_not_printed(capsys):
+    words("--train_file a.csv --hub_token=hf_secret --token=hf_secret --use_auth_token=hf_secret")
+    printed = capsys.readouterr().out
+    assert "--hub_token, --token, --use_auth_token" in printed
+    assert "hf_secret" not in printed
+
+
+@pytest.mark.parametrize(
+    ("launcher", "variable"),
+    [
+        (["/x/bin/python3.11", "/x/bin/torchrun", "--nproc_per_node", "2", "-m", "ampft", "train"],
+         "TORCHELASTIC_RUN_ID"),
+        (["/x/bin/python", "/x/bin/accelerate", "launch", "--cpu", "recipes/classify.py"],
+         "ACCELERATE_MIXED_PRECISION"),
+        (["/x/bin/python", "-m", "torch.distributed.run", "-m", "ampft", "train"],
+         "TORCHELASTIC_RUN_ID"),
+    ],
+)  # fmt: skip
+def test_a_corrected_command_keeps_its_launcher(launcher, variable, monkeypatch):
+    import psutil
+
+    typed = ["--train_file", "a.csv", "--deepspeed", "d", "--fp16"]
+    monkeypatch.setattr(
+        psutil.Process, "parent",
+        lambda self: type("Parent", (), {"cmdline": lambda self: [*launcher, *typed]})(),
+    )  # fmt: skip
+    *_, alone = refusal(" ".join(typed))
+    assert alone.startswith("Without it: ampft train --train_file")
+    monkeypatch.setenv(variable, "1")
+    *_, corrected = refusal(" ".join(typed))
+    shown = " ".join(launcher).replace("/x/bin/python /x/bin/", "").replace("/x/bin/", "")
+    assert corrected == (
+        f"Without it: {shown.removeprefix('python3.11 ')} --train_file a.csv --mixed_precision fp16"
+    )
+
+
+def test_a_corrected_command_of_another_program_has_no_launcher(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")  # as in a shell that a launcher started
+    *_, corrected = refusal("--train_file a.csv --deepspeed d")
+    assert corrected == "Without it: ampft train --train_file a.csv"

@@ -23,6 +23,7 @@ from PIL import Image as PILImage
 from sklearn.datasets import load_digits as read_digits
 from sklearn.model_selection import train_test_split
 
+from ampft.data.request import CONFIGURATIONS
 from ampft.errors import InputError, did_you_mean
 
 MAX_PIXEL = 16  # scikit-learn's pixels are 0 to 16
@@ -78,7 +79,6 @@ CLASSES = (
     "unittest",
     "xml",
 )
-CONFIGURATIONS = ("summary", "full")
 MIN_TEXTS = 90
 TEST_FOLDERS = frozenset({"test", "tests"})
 # Per cent of the range of the hash; test is large because some classes have only 100 texts.
