@@ -49,7 +49,7 @@ MAX_FRACTIONS = 20  # half stars from 0.5 to 5 can be classes
 MISSING = frozenset(
     {"nan", "NaN", "NA", "N/A", "n/a", "<NA>", "null", "NULL", "None", "-", "--", "?"}
 )
-LABEL_SEPARATORS = (",", ";", "|", " ")
+LABEL_SEPARATORS = (",", ";", "|", "\n", " ")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
 LARGEST_EXACT = 2**53  # from here on, different integers are the same float
 BOOLEANS = {"true": "true", "yes": "true", "false": "false", "no": "false"}
@@ -415,13 +415,14 @@ def _refuse_lists(train: LabelledRows, *, several: bool) -> None:
             f"{len(lists)} of {len(names)} different labels contain {separator!r}, such as"
             f" {quoted(lists[0])}, and all consist of only {len(parts)} parts."
         )
+        typed = "$'\\n'" if separator == "\n" else f"'{separator}'"  # in a shell
         if several:
             raise InputError(
                 f"{train.origin}: no row has more than one label, but {found} If {separator!r}"
-                f" separates labels, add --label_separator '{separator}'. Otherwise write them"
+                f" separates labels, add --label_separator {typed}. Otherwise write them"
                 " without it."
             )
-        flags = "" if separator == "," else f" --label_separator '{separator}'"
+        flags = "" if separator == "," else f" --label_separator {typed}"
         raise InputError(
             f"{train.origin}: {found} If a row has several labels, add --task multi-label{flags}."
             f" If each of them is one class, write them without {separator!r}."

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import zipfile
 from dataclasses import replace
 
@@ -310,10 +311,13 @@ def test_a_folder_of_csv_files_is_said_to_be_read_otherwise(tmp_path):
     assert not any("`datasets`" in note for note in exact.notes)
 
 
-@pytest.mark.parametrize(("separator", "names"), [(";", "a;b"), ("|", "b|c"), (" ", "a b")])
+@pytest.mark.parametrize(
+    ("separator", "names"), [(";", "a;b"), ("|", "b|c"), (" ", "a b"), ("\n", "a\nb")]
+)
 def test_labels_with_another_separator_are_refused(tmp_path, separator, names):
-    rows = [(f"text {n}", [names, "b", "c", "a"][n % 4]) for n in range(12)]
-    with pytest.raises(InputError, match=rf"add --label_separator '\{separator}'"):
+    rows = [(f"text {n}", [f'"{names}"', "b", "c", "a"][n % 4]) for n in range(12)]
+    typed = "$'\\n'" if separator == "\n" else f"'{separator}'"
+    with pytest.raises(InputError, match=re.escape(f"add --label_separator {typed}")):
         load(tmp_path, csv_of(rows), task="multi-label")
     data = load(tmp_path, csv_of(rows), task="multi-label", label_separator=separator)
     assert data.label_names == ("a", "b", "c")

@@ -497,6 +497,10 @@ def test_lists_written_as_text(tmp_path, write):
         ("[anger, joy]", "seems to be a list and cannot be read"),
         ("['anger' 'joy', 'fear']", "seems to be a list and cannot be read"),
         ("[0 1 ... 0]", "seems to be a list and cannot be read"),
+        ('c("anger", "joy")', "seems to be a list and cannot be read"),
+        ("{anger,joy}", "seems to be a list and cannot be read"),
+        ("Index(['anger', 'joy'])", "seems to be a list and cannot be read"),
+        (json.dumps('["anger", "joy"]'), "seems to be a list and cannot be read"),
     ],
 )
 def test_lists_whose_labels_are_not_known(tmp_path, cell, message):

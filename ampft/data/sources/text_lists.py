@@ -14,7 +14,8 @@ _OUTSIDE = re.compile(r"([\[({])(.*)([\])}])", re.S)
 _QUOTED = r"""[uU]?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _BARE = r"True|False|None|nan|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _VALUE = re.compile(rf"\s*(?:np\.\w+\()?({_QUOTED}|{_BARE})\)?\s*(,?)", re.S)
-_ALMOST = re.compile(r"\[.*[,;\s'\"].*\]$|[\[({]\s*['\"]|(np\.)?array\(\[", re.S)
+# Also a list of R, c("a", "b"), an array of Postgres, {a,b}, and a list within a text of JSON.
+_ALMOST = re.compile(r"\[.*[,;\s'\"].*\]$|\{.*\}$|[\[({\"]\s*['\"\[]|[\w.]+\(\s*[\['\"]", re.S)
 _CHOICES = re.compile(r'\{\s*"choices"\s*:\s*(\[.*\])\s*\}', re.S)
 _PAIRS = {"[": "]", "(": ")", "{": "}"}
 _WORDS = {"True": True, "False": False, "None": None, "nan": None}
