@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES
 from ampft.data.sources.file_names import files_in
 from ampft.data.sources.readers import READERS
-from ampft.errors import InputError, quoted_list
+from ampft.errors import InputError, listed, quoted_list
 from ampft.files import (
     FileDigest,
     Sealed,
@@ -55,7 +56,7 @@ class Shard:
 
     name: str  # Path of the output in its folder.
     source: str  # Path of the input.
-    sha256: str  # Hash of the input.
+    sha256: str  # Hash of the input, and of the files that it names.
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
             "--output_dir: this model predicts masks, which are files next to a table. Predict one "
             "input at a time with --output_file."
         )
-    shards = _shards(job.request.files, output_dir)
+    shards = _shards(job.request, output_dir, saved)
     settings: Any = json_values(asdict(job.request))
     now = ShardManifest(
         model=saved.files,
@@ -136,6 +137,8 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
     todo = [s for s in shards if s in missing]
     for shard in todo:
         checked_rows(replace(job.request, files=[shard.source]), saved)
+    others = sorted(name for name in outputs if name not in now.inputs)
+    _note_others([name for name in others if os.path.lexists(output_dir / name)])
     inputs = {**(before.inputs if before else {}), **now.inputs}
     with RunFolder(output_dir, keep_files=True) as folder:
         if before is not None:
@@ -209,7 +212,7 @@ def shard_writer(job: ShardJob) -> Iterator[Callable[[Shard, Path], int]]:
     kind, predictor = task_row(saved.record).kind, saved.load(job.request)
 
     def write(shard: Shard, target: Path) -> int:
-        if describe_file(Path(shard.source)).sha256 != shard.sha256:
+        if _input_hash(Path(shard.source), job.request, saved) != shard.sha256:
             raise InputError(
                 f"FILE: {shard.source} differs from what this command read at its start. Let the "
                 "inputs stay as they are, on every node."
@@ -239,11 +242,11 @@ def _check_request(request: PredictRequest) -> None:
             )
 
 
-def _shards(inputs: Sequence[str], output_dir: Path) -> list[Shard]:
+def _shards(request: PredictRequest, output_dir: Path, saved: SavedClassifier) -> list[Shard]:
     """Return the shards of input files, and of the tables in input folders, in their order."""
     endings = (*READERS, *WORKBOOK_SUFFIXES)
     found: dict[str, Path] = {}
-    for place in map(Path, inputs):
+    for place in map(Path, request.files):
         if place.is_dir() and output_dir.resolve().is_relative_to(place.resolve()):
             raise InputError(
                 f"--output_dir {output_dir}: it is in the input folder {place}. Choose another one."
@@ -261,7 +264,39 @@ def _shards(inputs: Sequence[str], output_dir: Path) -> list[Shard]:
                     f"FILE: {found[shard]} and {path} would both become {shard} in --output_dir. "
                     "Rename one of them."
                 )
-    return [Shard(name, str(p), describe_file(p).sha256) for name, p in found.items()]
+    return [Shard(name, str(p), _input_hash(p, request, saved)) for name, p in found.items()]
+
+
+def _input_hash(path: Path, request: PredictRequest, saved: SavedClassifier) -> str:
+    """Return the hash of a table; of a table of images or sounds, also of their files."""
+    kind = task_row(saved.record).kind
+    if not kind.has_files:
+        return describe_file(path).sha256
+    digest = hashlib.sha256(describe_file(path).sha256.encode())
+    rows = kind.open_rows(replace(request, files=[str(path)]), saved.training)
+    for number, cells in rows.table.read(rows.sources):
+        for value in rows.convert(cells, rows.place(number)) or ():
+            if isinstance(value, dict) and value["bytes"] is None:
+                digest.update(_file_hash(Path(value["path"])).encode())
+    return digest.hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    """Return the hash of an image or sound; nothing if it cannot be read, as predicting it says."""
+    try:
+        return describe_file(path).sha256
+    except OSError:
+        return ""
+
+
+def _note_others(names: Sequence[str]) -> None:
+    """Print which shards of the folder are of inputs that this command does not have."""
+    if names:
+        text = (
+            "written earlier from inputs that are gone or were not passed this time. Remove what "
+            "should not be read with the other files."
+        )
+        print_line(labelled("also there", f"{listed(names)}: {text}"))
 
 
 def _read_manifest(folder: Path) -> ShardManifest | None:

@@ -215,6 +215,46 @@ def test_outputs_of_two_models_settings_or_inputs_are_not_mixed(
     refused(r"with other inputs \('b.parquet'\)")
 
 
+@pytest.mark.slow
+def test_a_shard_whose_input_is_gone_is_pointed_out(folder, inputs, tmp_path, capsys):
+    output = tmp_path / "out"
+    predict(folder, output, inputs)
+    predict(folder, output, inputs, engine=refuse)
+    assert "also there" not in capsys.readouterr().out
+    (inputs / "b.csv").unlink()
+    predict(folder, output, inputs, engine=refuse)
+    assert "also there b.parquet: written earlier from inputs that are gone" in (
+        capsys.readouterr().out
+    )
+    (output / "b.parquet").unlink()
+    predict(folder, output, inputs, engine=refuse)
+    assert "also there" not in capsys.readouterr().out
+
+
+@pytest.mark.add_ons
+def test_a_picture_behind_a_table_of_paths_counts(tiny_bert, tmp_path, monkeypatch):
+    folder = trained_on(("image",), tiny_bert, tmp_path, monkeypatch, kind="image")
+    for name in "ab":
+        (tmp_path / f"{name}.png").write_bytes(name.encode())
+    table = tmp_path / "table.csv"
+    table.write_text("image\na.png\nb.png\n")
+
+    def quick(job, shards, place):
+        for shard in shards:
+            place(shard).write_text(shard.name)
+            yield shard, 2
+
+    output = tmp_path / "out"
+    predict(folder, output, table, engine=quick)
+    predict(folder, output, table, engine=refuse)
+    for change in (lambda p: p.write_bytes(b"other"), Path.unlink):
+        change(tmp_path / "b.png")
+        with pytest.raises(InputError, match=r"with other inputs \('table.parquet'\)"):
+            predict(folder, output, table, engine=refuse)
+    (tmp_path / "b.png").write_bytes(b"b")
+    predict(folder, output, table, engine=refuse)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "match"),
     [
