@@ -66,7 +66,7 @@ def print_run_audit(line: CommandLine[RunAuditFlags]) -> None:
     Raises:
         InputError: A flag is invalid, the folder does not hold a finished run, or data, model or
             precision are not available here.
-        SystemExit: The run is not confirmed; the exit code is 1.
+        SystemExit: The run is not confirmed, or only in part; the exit code is 1.
     """
     args, folder = line.flags, Path(line.flags.run)
     for name in ("json", "badge"):
@@ -75,7 +75,7 @@ def print_run_audit(line: CommandLine[RunAuditFlags]) -> None:
     from accelerate import PartialState
 
     from ampft.lab.audit.audit import audit_run
-    from ampft.lab.audit.audit_result import audit_text, badge_markdown, badge_svg
+    from ampft.lab.audit.audit_result import PARTLY_CONFIRMED, audit_text, badge_markdown, badge_svg
     from ampft.text.json_io import json_text, json_values
     from ampft.text.terminal import labelled, print_line
 
@@ -96,7 +96,7 @@ def print_run_audit(line: CommandLine[RunAuditFlags]) -> None:
             _write(Path(args.badge), badge_svg(audited, record))
             print_line(labelled("wrote", f"{args.badge}; for the model card:"))
             print_line(badge_markdown(audited, Path(args.badge).name))
-    if audited.different:
+    if audited.different or audited.verdict == PARTLY_CONFIRMED:
         raise SystemExit(1)
 
 
@@ -150,8 +150,8 @@ AUDIT_RUN = Command(
         "with its model, compute its metrics again, and compare all of this with what it recorded. "
         "Nothing is written into the folder. With the folder of an artifact and --run RUN, repeat "
         "its verification; with a ledger, check its entries: --help beside one lists its flags.",
-        "Exit codes: 0 if the run is confirmed, also within tolerance; 1 if it is not confirmed; 2 "
-        "if it could not be audited. Digits must be equal on the CPU, versions, threads and "
-        "processes of the run; the tolerances for other machines are in docs/audit.md.",
+        "Exit codes: 0 if the run is confirmed, also within tolerance; 1 if it is not, or only "
+        "partly, confirmed; 2 if it could not be audited. Digits must be equal on the CPU, "
+        "versions, threads and processes of the run; docs/audit.md has the tolerances for others.",
     ),
 )

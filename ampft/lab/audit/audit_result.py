@@ -31,13 +31,20 @@ from ampft.text.terminal import labelled
 EQUAL = "equal"
 WITHIN = "within tolerance"
 DIFFERS = "differs"
-NOT_COMPARED = "not compared"
+NOT_COMPARED = "not compared"  # nothing that this machine or version could compare
+MISSING = "missing"  # what the comparison needs is gone, or may not be run
 
 CONFIRMED = "confirmed"
 CONFIRMED_WITHIN = "confirmed within tolerance"
+PARTLY_CONFIRMED = "partly confirmed"
 NOT_CONFIRMED = "not confirmed"
 
-COLOURS = {CONFIRMED: "#2e7d32", CONFIRMED_WITHIN: "#2e7d32", NOT_CONFIRMED: "#b71c1c"}
+COLOURS = {
+    CONFIRMED: "#2e7d32",
+    CONFIRMED_WITHIN: "#2e7d32",
+    PARTLY_CONFIRMED: "#8d6e00",
+    NOT_CONFIRMED: "#b71c1c",
+}
 CHARACTER = 6.6  # mean width in pixels at 11 px
 PADDING = 8
 
@@ -47,7 +54,7 @@ class Check:
     """One comparison of the record with what the audit found."""
 
     name: str  # What was compared, in one word.
-    status: str  # `EQUAL`, `WITHIN`, `DIFFERS` or `NOT_COMPARED`.
+    status: str  # `EQUAL`, `WITHIN`, `DIFFERS`, `MISSING` or `NOT_COMPARED`.
     text: str  # What was found, without a full stop.
 
 
@@ -73,9 +80,11 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """`CONFIRMED`, `CONFIRMED_WITHIN` or `NOT_CONFIRMED`."""
+        """`CONFIRMED`, `CONFIRMED_WITHIN`, `PARTLY_CONFIRMED` or `NOT_CONFIRMED`."""
         if self.different:
             return NOT_CONFIRMED
+        if any(check.status == MISSING for check in self.checks):
+            return PARTLY_CONFIRMED
         is_exact = all(check.status != WITHIN for check in self.checks)
         return CONFIRMED if is_exact else CONFIRMED_WITHIN
 
@@ -108,7 +117,8 @@ def audit_text(audit: Audit) -> str:
             "that are as recorded (--steps all repeats them)"
         )
     verdict = audit.verdict
-    skipped = ", ".join(check.name for check in audit.checks if check.status == NOT_COMPARED)
+    not_compared = {NOT_COMPARED, MISSING}
+    skipped = ", ".join(check.name for check in audit.checks if check.status in not_compared)
     if audit.different:
         verdict += f": {', '.join(dict.fromkeys(check.name for check in audit.different))}"
     elif skipped:

@@ -6,8 +6,9 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,6 +35,7 @@ from ampft.files import read_hashed
 from ampft.flag import split_names
 from ampft.lab.audit.audit_result import (
     DIFFERS,
+    MISSING,
     NOT_COMPARED,
     SUM_TOLERANCE,
     WITHIN,
@@ -250,7 +252,7 @@ def check_chosen_metrics(record: RunRecord, outcome: Outcome) -> Check:
             found |= compute(name, outcome)
         except Exception as error:  # the module is somebody else's code
             reason = inert(" ".join(str(error).split()))
-            return Check("chosen", NOT_COMPARED, f"{FLAG} {inert(name)}: {reason}")
+            return Check("chosen", MISSING, f"{FLAG} {inert(name)}: {reason}")
     problems = [
         f"{where} is {inert(str(stored))}, not {value}"
         for where, stored, value in _value_pairs("metrics_chosen", record.metrics_chosen, found)
@@ -342,8 +344,11 @@ def check_card(rebuilt: RebuiltRun) -> Check:
         f"{name} does not state what {RECORD_NAME} and {REPORT_NAME} do"
         for name, text in expected.items()
         if not (folder / name).is_file()
-        or facts((folder / name).read_text("utf-8", "replace"))
-        != facts(text.encode("utf-8", "backslashreplace").decode())
+        or not state_the_same(
+            (folder / name).read_text("utf-8", "replace"),
+            text.encode("utf-8", "backslashreplace").decode(),
+            record.label_names,
+        )
     ]
     return check_from_problems(
         "card", problems, f"{' and '.join(expected)} state what {RECORD_NAME} does"
@@ -360,17 +365,64 @@ _ROW = re.compile(r"\|.*|\s*\S.*(?:\s{2,}[\d.,%+-]+){2,}.*")  # of Markdown, and
 _RULE = re.compile(r"\|[ :|-]+\|")  # below the header of a table, which is wording
 
 
-def facts(text: str) -> tuple[str, list[str]]:
-    """Return the metadata of a card, and its rows of tables and other facts, sorted."""
+class Facts(NamedTuple):
+    """What a model card or a text report states, without its wording."""
+
+    metadata: str  # The YAML of a card.
+    rows: list[list[str]]  # Cells of the rows of its tables, without headers.
+    prose: list[str]  # Numbers, names and warnings of its other lines, sorted.
+
+
+def facts(text: str) -> Facts:
+    """Return what a text states."""
     metadata, body = "", text
     if text.startswith("---\n"):
         metadata, _, body = text[4:].partition("\n---")
     lines = body.splitlines()
     rules = {number for number, line in enumerate(lines) if _RULE.fullmatch(line)}
     headers = rules | {number - 1 for number in rules}
-    rows = {n: " ".join(line.split()) for n, line in enumerate(lines) if _ROW.fullmatch(line)}
+    rows = {n: line for n, line in enumerate(lines) if _ROW.fullmatch(line)}
     prose = "\n".join(line for n, line in enumerate(lines) if n not in rows)
-    return metadata, sorted(
-        [row for n, row in rows.items() if n not in headers]
-        + [fact.rstrip(".,:") for fact in _FACT.findall(prose)]
+    return Facts(
+        metadata,
+        [_cells(row) for n, row in rows.items() if n not in headers],
+        sorted(fact.rstrip(".,:") for fact in _FACT.findall(prose)),
     )
+
+
+def _cells(row: str) -> list[str]:
+    parts = row.strip("|").split("|") if row.startswith("|") else re.split(r"\s{2,}", row.strip())
+    return [part.strip() for part in parts]
+
+
+def state_the_same(stored: str, expected: str, names: Sequence[str]) -> bool:
+    """Return whether two texts state the same, whatever their words.
+
+    Words in a table may differ where they name no class, unless the other ones stand elsewhere in
+    the tables: then rows were exchanged.
+
+    Args:
+        names: Names of the classes.
+    """
+    found, due = facts(stored), facts(expected)
+    if (found.metadata, found.prose) != (due.metadata, due.prose):
+        return False
+    if [len(row) for row in found.rows] != [len(row) for row in due.rows]:
+        return False
+    classes = {*names, *(name[2:] for name in names)}  # also the types of B- and I- tags
+    known = classes.union(*due.rows)
+    return all(
+        ours == theirs
+        or (
+            ours not in known
+            and theirs not in classes
+            and _is_wording(ours)
+            and _is_wording(theirs)
+        )
+        for ours, theirs in zip(chain(*found.rows), chain(*due.rows), strict=True)
+    )
+
+
+def _is_wording(text: str) -> bool:
+    """Return whether a cell has words and states nothing."""
+    return _FACT.search(text) is None and re.search(r"[^\W\d]", text) is not None
