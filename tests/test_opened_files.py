@@ -31,7 +31,7 @@ METHODS = {"read_text", "read_bytes"}
 # Calls that check a file, or a folder, before it is opened.
 CHECKS = {
     *("Sealed", "Recorded", "read_hashed", "check_files", "check_model_files", "checked_manifest"),
-    *("file", "read_step", "verify"),
+    "read_step",
 }
 
 OTHERS = {
@@ -236,6 +236,9 @@ def test_a_new_reader_is_found(expression):
     source = f"def peek(folder):\n    return {expression}\n"
     assert list(unchecked(source, "new.py")) == ["new.py:peek"]
     assert list(unchecked(f"check_files(folder)\n{source}", "new.py")) == ["new.py:peek"]
+    for call in ("self.verify()", "state.history.verify()", "private.file('a')", "file('a')"):
+        other = source.replace("    return", f"    {call}\n    return")
+        assert list(unchecked(other, "new.py")) == ["new.py:peek"], call
 
 
 def test_writing_is_no_reading():
