@@ -24,10 +24,11 @@ PROGRAMS = ("npm", "chromium", "chromedriver")
 
 def test_the_page_names_what_it_uses():
     text = PAGE.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 25
+    assert len(text.splitlines()) <= 45
     for name in ("text", "ask", "answer"):
         assert f'id="{name}"' in text
     assert "allowRemoteModels = false" in text
+    assert "hf.env.fetch = checked" in text
 
 
 @pytest.fixture
@@ -49,25 +50,43 @@ def site(onnx_text, tmp_path):
         server.shutdown()
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_the_page_answers_like_the_artifact(site, onnx_text):
+@pytest.fixture
+def browser():
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
     options.add_argument("--headless=new")
     options.add_argument("--no-sandbox")
     service = webdriver.ChromeService(shutil.which("chromedriver"))
+    with webdriver.Chrome(options=options, service=service) as driver:
+        yield driver
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "name", ["decision.json", "decision.js", "tokenizer.json", "config.json", "onnx/model.onnx"]
+)
+def test_the_page_refuses_a_changed_file(site, browser, tmp_path, name):
+    file = tmp_path / "artifacts" / "mine" / name
+    file.write_bytes(file.read_bytes() + b" ")
+    browser.get(site)
+    output = browser.find_element("id", "answer")
+    _wait(lambda: output.get_attribute("value") == f"{name}: not the exported file")
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_the_page_answers_like_the_artifact(site, browser, onnx_text):
     artifact = open_artifact(onnx_text)
     logits = artifact.logits(TEXTS, batch_size=1)
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     names = artifact.manifest.label_names
-    with webdriver.Chrome(options=options, service=service) as browser:
-        browser.get(site)
-        for text, row in zip(TEXTS, probabilities, strict=True):
-            answer = _answer(browser, text)
-            assert answer["prediction"] == names[row.argmax()]
-            assert answer["confidence"] == pytest.approx(row.max(), abs=1e-4)
+    browser.get(site)
+    for text, row in zip(TEXTS, probabilities, strict=True):
+        answer = _answer(browser, text)
+        assert answer["prediction"] == names[row.argmax()]
+        assert answer["confidence"] == pytest.approx(row.max(), abs=1e-4)
 
 
 def _answer(browser, text: str) -> dict:
