@@ -44,7 +44,7 @@ def held(stored) -> list[dict]:
 
 
 def quoted(stored) -> list[str]:
-    """The phrases of docs/comparing.md with numbers of the calibration."""
+    """The phrases of docs/intervals.md with numbers of the calibration."""
     cells, again = held(stored), stored["again"]
     limits = [percent(limit) for limit in stored["outcome"]["limits"]]
     phrases = [
@@ -87,8 +87,8 @@ def words(path: str) -> str:
     return " ".join((ROOT / path).read_text(encoding="utf-8").split())
 
 
-def test_the_page_on_comparisons_quotes_the_stored_file(stored):
-    text = words("docs/comparing.md")
+def test_the_page_on_intervals_quotes_the_stored_file(stored):
+    text = words("docs/intervals.md")
     missing = [phrase for phrase in quoted(stored) if " ".join(phrase.split()) not in text]
     assert missing == []
 
