@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from ampft.data.splits import dependent_groups
 from ampft.evaluation.simple_methods import CONSTANTS, SimpleMethodResult
-from ampft.metrics.paired import paired_interval
-from ampft.metrics.sums import CaseSums
+from ampft.metrics.paired import Interval, paired_interval
+from ampft.metrics.sums import LOG_LOSS
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
 
@@ -26,11 +26,13 @@ def compared_methods(
         methods: Functions that return the outcomes of the methods, by name.
     """
     problem, groups = task.problem, dependent_groups(task.data, outcome.split)
-    metric = problem.metrics[problem.printed[0]]
+    has_loss = LOG_LOSS.name in problem.printed
 
-    def sums(found: Outcome) -> CaseSums:
-        of_cases = found.sums(metric.name)
-        return of_cases if groups is None else of_cases.grouped(groups.ids)
+    def difference(name: str, found: Outcome) -> Interval | None:
+        pair = found.sums(name), outcome.sums(name)
+        if groups is not None:
+            pair = pair[0].grouped(groups.ids), pair[1].grouped(groups.ids)
+        return paired_interval(problem.metrics[name], *pair)
 
     def figures(name: str, predict: Callable[[], Outcome]) -> SimpleMethodResult:
         started = time.perf_counter()
@@ -43,7 +45,8 @@ def compared_methods(
         return SimpleMethodResult(
             name=name,
             metrics={key: metrics.get(key) for key in problem.printed},
-            difference=paired_interval(metric, sums(found), sums(outcome)),
+            difference=difference(problem.printed[0], found),
+            loss_difference=difference(LOG_LOSS.name, found) if has_loss else None,
             seconds=None if name in CONSTANTS else time.perf_counter() - started,
         )
 

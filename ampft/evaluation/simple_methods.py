@@ -25,6 +25,8 @@ class SimpleMethodResult:
     # 95 % interval of its primary metric minus the fine-tuned model's, on the same cases; None if
     # there is no result.
     difference: Interval | None = None
+    # The same of its log loss; None also if the task has no probabilities.
+    loss_difference: Interval | None = None
     seconds: float | None = None  # Time that it took; None if it takes none.
     reason: str | None = None  # Why there is no result.
 
@@ -82,4 +84,17 @@ def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethodResul
     return (
         f"{gain.cases} cases do not show whether {best.name} is worse ({figures}); it is cheaper "
         "to train and to change"
+    )
+
+
+def better_probabilities(methods: Sequence[SimpleMethodResult]) -> str | None:
+    """Return which method has a lower log loss, and what to do; None if none is surely lower."""
+    gains = [(each.name, each.loss_difference) for each in methods]
+    lower = [(name, gain) for name, gain in gains if gain is not None and gain.high < 0]
+    if not lower:
+        return None
+    name, gain = min(lower, key=lambda pair: pair[1].value)
+    return (
+        f"the probabilities of {name} are better ({gain.text()} in log loss): train with "
+        "--calibrate before you use the model's"
     )

@@ -11,9 +11,10 @@ from typing import Any
 
 from ampft.engine.launch_bound import launch_bound_note
 from ampft.errors import InputError
-from ampft.evaluation.simple_methods import answer, methods_table
+from ampft.evaluation.simple_methods import answer, better_probabilities, methods_table
 from ampft.features.decision_figures import USE
 from ampft.features.resources import PeakMemory
+from ampft.metrics.sums import LOG_LOSS
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
@@ -175,12 +176,25 @@ def simple_methods_table(record: RunRecord) -> Table | None:
     return methods_table(problem_of(record), record.metrics, seconds, record.simple_methods)
 
 
+def simple_methods_answer(record: RunRecord) -> str | None:
+    """Return whether the best simple method is worse, and whether probabilities of one are better.
+
+    The latter is said where `--calibrate` can help and was not used.
+    """
+    methods, part = record.simple_methods, record.decisions
+    is_calibrated = part is not None and LOG_LOSS.name in part.figures
+    says = [answer(problem_of(record), methods)]
+    if task_row(record).decides_per_case and not is_calibrated:
+        says.append(better_probabilities(methods))
+    return "; ".join(filter(None, says)) or None
+
+
 def simple_methods_text(record: RunRecord) -> list[str]:
     """Return the table of simple methods and the answer, as printed; empty without any."""
     table = simple_methods_table(record)
     if table is None:
         return []
-    text = answer(problem_of(record), record.simple_methods)
+    text = simple_methods_answer(record)
     parts = filter(None, (table.title, terminal_table(table), table.note))
     lines = ["\n\n".join(parts) + "\n"]
     return lines if text is None else [*lines, labelled("answer", text)]
@@ -194,7 +208,7 @@ def result_blocks(record: RunRecord, report: Report) -> list[Block]:
     blocks += report.tables()
     if (table := simple_methods_table(record)) is not None:
         blocks.append(table)
-        if (text := answer(problem_of(record), record.simple_methods)) is not None:
+        if (text := simple_methods_answer(record)) is not None:
             blocks.append(Paragraph(f"{text[0].upper()}{text[1:]}."))
     elif record.metrics_chance is not None:
         chance = main_metrics_text(problem_of(record), record.metrics_chance)

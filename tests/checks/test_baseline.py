@@ -20,7 +20,16 @@ from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation.compared_methods import compared_methods
 from ampft.evaluation.sanity import constant_outcome
-from ampft.evaluation.simple_methods import BAG_OF_WORDS, FREQUENCIES, answer, methods_table
+from ampft.evaluation.simple_methods import (
+    BAG_OF_WORDS,
+    FREQUENCIES,
+    FROZEN,
+    answer,
+    better_probabilities,
+    methods_table,
+)
+from ampft.features.decision_figures import FigurePart, FittedPart
+from ampft.runs.run_text import simple_methods_answer
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
 
@@ -80,6 +89,40 @@ def test_the_answer_names_the_best_method_with_a_paired_interval(tiny_bert):
     # Equal predictions prove no more than the rule of three does.
     equal, _ = found(30, 30)
     assert equal.difference.high == pytest.approx(1 - 0.05 ** (1 / 40))
+
+
+def test_better_probabilities_of_a_method_are_said_with_what_to_do(tiny_bert, make_record):
+    """A model that is right but not sure: it has the accuracy, and the method the log loss."""
+    task = tiny_task(tiny_bert, train=40, validation=400)
+    truth = np.asarray(task.labels["validation"])
+    right = np.eye(3, dtype=np.float32)[truth]
+
+    def outcome(sureness, rows):
+        probabilities = np.where(right == 1, sureness, (1 - sureness) / 2).astype(np.float32)
+        probabilities[rows:] = 1 / 3
+        return task.outcome("validation", {"probabilities": probabilities})
+
+    def found(ours, theirs):
+        return compared_methods(task, outcome(ours, 400), {FROZEN: lambda: outcome(theirs, 380)})
+
+    (method,) = better = found(0.4, 0.95)
+    losses = np.r_[np.full(380, np.log(0.4 / 0.95)), np.full(20, np.log(0.4 * 3))]
+    assert method.loss_difference.value == pytest.approx(losses.mean(), abs=1e-5)
+    assert method.loss_difference.low < losses.mean() < method.loss_difference.high < 0
+    assert better_probabilities(better).startswith(
+        f"the probabilities of {FROZEN} are better (−0.8"
+    )
+    assert better_probabilities(found(0.95, 0.4)) is None
+    record = make_record(simple_methods=better)
+    assert "in log loss): train with --calibrate before" in simple_methods_answer(record)
+    assert answer(task.problem, better) in simple_methods_answer(record)
+    loss = FigurePart(
+        title="log loss (nats)", untouched=0.9, untouched_interval=(0.8, 1.0), fitted=0.1,
+        fitted_interval=(0.0, 0.2), difference_interval=(-0.9, -0.7),
+    )  # fmt: skip
+    part = FittedPart(split="test", examples=400, fitted_rows=40, figures={"log_loss": loss})
+    calibrated = make_record(simple_methods=better, decisions=part)
+    assert simple_methods_answer(calibrated) == answer(task.problem, better)
 
 
 def test_a_method_that_takes_too_long_or_fails_has_a_reason(tiny_bert):
