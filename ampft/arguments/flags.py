@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ampft.arguments.help_text import Help, metavar_of, print_help, spelled
-from ampft.arguments.suggestions import BOOLEAN_WORDS, INVALID_VALUES, choice_hint, suggestion
+from ampft.arguments.suggestions import (
+    BOOLEAN_WORDS,
+    INVALID_VALUES,
+    choice_hint,
+    closest,
+    suggestion,
+)
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.registry import found
@@ -420,7 +426,10 @@ def unknown_flag_message(argument: str, names: Collection[str], program: str) ->
     """Return the message for a flag that is none of the names, with advice if it is similar."""
     typed = argument.removeprefix("--").split("=")[0]
     name = typed.replace("-", "_")
+    switched = closest(name.removeprefix("no_"), names) if name.startswith("no_") else None
     hint = f" Did you mean '--{name}'?" if name in names else suggestion(name, names)
+    if switched and (not hint or hint.startswith(" Did you mean")):
+        hint = f" Did you mean '--no-{switched}'?"
     shown = typed if argument.startswith("--") else argument
     dashes = "--" if argument.startswith("--") else ""
     return f"unknown flag {dashes}{shown}.{hint} See {program} --help."

@@ -13,7 +13,8 @@ from ampft.flag import GROUPS, OUTPUT
 WIDEST = 100  # characters
 NARROW = 90  # a terminal below this has a smaller first column
 MAX_CHOICES_WIDTH = 40  # characters; longer lists of choices move into the help text
-HELP = {"-h", "--help", "--help_all"}
+HELP_ALL = {"--help_all", "--help-all"}
+HELP = {"-h", "--help", *HELP_ALL}
 TYPES = {"int": "N", "float": "NUMBER", "str": "TEXT"}
 ENDINGS = {"_file": "FILE", "_dir": "DIR", "_path": "PATH", "_column": "NAME", "_name": "NAME"}
 
@@ -43,7 +44,7 @@ def print_help(
     """
     asked = HELP.intersection(argv)
     if asked:
-        is_short = bool(shown.first) and "--help_all" not in asked
+        is_short = bool(shown.first) and not asked & HELP_ALL
         print("\n".join(_lines(kind, program, shown, terminal_width(), is_short, reads_config)))
         raise SystemExit(0)
 

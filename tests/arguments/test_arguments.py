@@ -200,6 +200,12 @@ def test_no_in_yaml_is_the_precision_and_not_false(tmp_path):
         ((*FILE, "--metric_for_best_model", "1"), "received '1'. Allowed values"),
         (("--per_device_batch_size=3",), "Use --per_device_train_batch_size"),
         (("--learning",), "unknown flag --learning"),
+        (("--no-baselines",), "unknown flag --no-baselines. Did you mean '--no-baseline'"),
+        (("--no_serve_bac",), "unknown flag --no_serve_bac. Did you mean '--no-serve_back'"),
+        (
+            ("--no-with_trackin",),
+            "unknown flag --no-with_trackin. Did you mean '--no-with_tracking'",
+        ),
         (("train.csv",), "'train.csv' is not expected"),
         (("--seed",), "--seed: the value is missing. Write --seed N"),
         (("--seed", "1.5"), "--seed: received '1.5'; it must be a whole number"),
