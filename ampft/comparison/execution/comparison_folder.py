@@ -269,7 +269,7 @@ def check_inputs_unchanged(plan: Plan, folder: Path) -> None:
             checked.add(recorded)
             if recorded.state == CHANGED:
                 raise InputError(
-                    f"--output_dir {folder}: {recorded.path} was changed since {run.name} was "
+                    f"--output_dir: {recorded.path} was changed since {run.name} was "
                     "trained, and runs on different data or from different models cannot be "
                     "compared. Restore the file, or choose another folder."
                 )

@@ -14,7 +14,11 @@ from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.compare import MIN_SEEDS, CompareCommand, ComparisonFlags, comparison_command
 from ampft.arguments.flags import later_wins
 from ampft.comparison.analysis.loading import RUNS_NAME
-from ampft.comparison.execution.comparison_folder import LOGS_NAME, check_inputs_unchanged
+from ampft.comparison.execution.comparison_folder import (
+    LOGS_NAME,
+    check_inputs_unchanged,
+    planned_ending,
+)
 from ampft.comparison.execution.plan import CostEstimate, Plan, read_plan
 from ampft.comparison.execution.planning import redacted_settings
 from ampft.comparison.execution.session import ComparisonSession, open_comparison
@@ -35,8 +39,9 @@ from ampft.lab.search.rungs import (
 )
 from ampft.lab.search.search_record import SEARCH_NAME, SearchAnswer, SearchState
 from ampft.lab.search.search_settings import SearchSettings
+from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.folder import RunFolder
-from ampft.runs.manifest import remove_weights
+from ampft.runs.manifest import check_files, remove_weights
 from ampft.runs.record import read_record
 from ampft.runs.run_text import problem_of
 from ampft.text.numbers import approximate_duration, counted
@@ -109,14 +114,17 @@ class Search:
         self._judge(candidate, answer, pace)
 
     def check_inputs_unchanged(self) -> None:
-        """Check that the answer is about the files that this command names.
+        """Check that the answer is about the files that this command names, and about its runs.
 
         Raises:
-            InputError: Data or a local model were changed since.
+            InputError: Data, a local model or the predictions of a run were changed since.
         """
         for place in (self.folder / name for name in (CANDIDATES, FINAL)):
             if (plan := read_plan(place)) is not None:
                 check_inputs_unchanged(plan, place)
+            for run in () if plan is None else plan.all_runs():
+                if (record := planned_ending(place, run).record) is not None:
+                    check_files(place / RUNS_NAME / run.name, record.files, [PREDICTIONS_NAME])
 
     @property
     def plan(self) -> SearchPlan:

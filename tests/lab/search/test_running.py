@@ -165,3 +165,19 @@ def test_an_answer_is_not_printed_for_other_data(tmp_path):
     data.write_text("text,label\na,x\nb,x\n")
     with pytest.raises(InputError, match=r"train\.csv was changed since fp32-seed42"):
         search.check_inputs_unchanged()
+
+
+def test_an_answer_is_not_printed_for_changed_predictions(tmp_path):
+    place = tmp_path / "search" / "candidates"
+    run = plan().all_runs()[0]
+    (written := tmp_path / "written").write_bytes(b"predictions")
+    write_record(place, run, files={"predictions.parquet": describe_file(written)})
+    predictions = place / "runs" / run.name / "predictions.parquet"
+    predictions.write_bytes(written.read_bytes())
+    (place / "plan.json").write_text(hashed_text(plan()))
+    settings = SearchSettings(time_budget="1h")
+    search = Search(settings, (), ClassifyArguments(), Folder(place.parent), None, 0.0)
+    search.check_inputs_unchanged()
+    predictions.write_bytes(b"others")
+    with pytest.raises(InputError, match=r"predictions\.parquet: the file was changed"):
+        search.check_inputs_unchanged()
