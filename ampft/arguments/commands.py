@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ampft.arguments.classify import ClassifyArguments
@@ -100,9 +101,11 @@ class Command(Generic[T, R]):
                 )
         training = None
         if self.settings and not (self.settings.is_script and not _are_flags(after)):
-            after = translated(after, trainer, [*program.split(), *before, "--"])
+            refuse_chosen = partial(_refuse_chosen, chosen=self.settings.chosen)
+            start = [*program.split(), *before, "--"]
+            after = translated(after, trainer, start, refuse_chosen)
             training = parse_classify_arguments(after, program=trainer)
-            _refuse_chosen(training, self.settings.chosen)
+            refuse_chosen(training)
         return CommandLine(flags, given, program, trainer, at < len(words), after, training)
 
 

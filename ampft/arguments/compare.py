@@ -357,10 +357,21 @@ def chosen_metric(name: str | None, metrics: Sequence[str]) -> str:
         return metrics[0]
     if name not in metrics:
         raise InputError(
-            f"--metric: received {name!r}.{did_you_mean(name, metrics)} Choose from "
-            f"{', '.join(metrics)}."
+            f"--metric: received {name!r}.{without_interval(name) or did_you_mean(name, metrics)} "
+            f"Choose from {', '.join(metrics)}."
         )
     return name
+
+
+def without_interval(name: str) -> str:
+    """Return why a comparison cannot have a metric that a run can have; empty for others."""
+    if name.endswith(("roc_auc", "average_precision")):
+        reason = "It depends on pairs of examples, not on sums over examples"
+    elif name.endswith(".py") or "/" in name:
+        reason = "What a metric of the package evaluate computes may be no sum over examples"
+    else:
+        return ""
+    return f" {reason}, so it has no interval. The report of each run has it."
 
 
 def parse_mode_list(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from ampft.arguments.suggestions import (
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.registry import found
-from ampft.text.terminal import print_line
+from ampft.text.terminal import print_once
 
 T = TypeVar("T")
 Fields = Mapping[str, Field[Any]]
@@ -212,8 +212,7 @@ def parse_flags(
     from_file: dict[str, Any] = {}
     if config is not None:
         from_file, lines = _read_config(config, known, hints)
-        for line in lines:
-            print_line(line)
+        print_once(lines)
     user_values = from_file | values
     missing = [f for f in known.values() if f.default is MISSING and f.name not in user_values]
     if missing:

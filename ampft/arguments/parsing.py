@@ -20,7 +20,7 @@ from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.registry import found
 from ampft.tasks.table import TASKS, problem_types, task_of_folder
 from ampft.tasks.task_settings import check_decision_flags
-from ampft.text.terminal import print_line, quiet_optional_packages
+from ampft.text.terminal import print_once, quiet_optional_packages
 
 OF_IMAGES_AND_SOUNDS = (
     *("ignore_index", "augment", "image_size", "multi_scale", "channels_last"),
@@ -56,7 +56,12 @@ def parse_classify_arguments(
     return complete_arguments(arguments, given, in_memory=in_memory)
 
 
-def translated(words: Sequence[str], program: str, start: Sequence[str] = ()) -> list[str]:
+def translated(
+    words: Sequence[str],
+    program: str,
+    start: Sequence[str] = (),
+    check: Callable[[ClassifyArguments], None] | None = None,
+) -> list[str]:
     """Return a command line with the flags of transformers' scripts converted to ampft's.
 
     A line says what was converted, and another what has no effect.
@@ -64,6 +69,7 @@ def translated(words: Sequence[str], program: str, start: Sequence[str] = ()) ->
     Args:
         words: Command line arguments, or a JSON file of them.
         start: Words before them in a corrected command, if it is not `program`.
+        check: What the command also checks of its settings; None for nothing.
 
     Raises:
         InputError: Some flags cannot be converted.
@@ -77,7 +83,9 @@ def translated(words: Sequence[str], program: str, start: Sequence[str] = ()) ->
 
     def conflict(given: Sequence[str]) -> str | None:
         try:
-            parse_classify_arguments(given, program=program)
+            arguments = parse_classify_arguments(given, program=program)
+            if check is not None:
+                check(arguments)
         except InputError as error:
             return str(error)
         return None
@@ -90,8 +98,7 @@ def translated(words: Sequence[str], program: str, start: Sequence[str] = ()) ->
     )
     command = None if program.startswith("ampft.") else start or program.split()
     translation = others.translate(words, own, command=command)
-    for line in translation.lines:
-        print_line(line)
+    print_once(translation.lines)
     converted: list[str] = translation.words
     return converted
 

@@ -7,6 +7,7 @@ import os
 import sys
 import textwrap
 import warnings
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
 
@@ -42,14 +43,20 @@ def print_line(text: str) -> None:
         discard_output()
 
 
+def print_once(lines: Iterable[str]) -> None:
+    """Print lines on the first of several processes, before these know each other."""
+    if os.environ.get("RANK", "0") == "0":
+        for line in lines:
+            print_line(line)
+
+
 def print_phase(text: str) -> None:
     """Print what the main process does next, so that a long start is not silent.
 
     A signal that a library has swallowed is heard here.
     """
     raise_if_heard()
-    if os.environ.get("RANK", "0") == "0":
-        print_line(labelled("start", f"{text} ..."))
+    print_once([labelled("start", f"{text} ...")])
 
 
 def discard_output() -> None:

@@ -64,6 +64,14 @@ def test_the_comparison_is_written(tmp_path, capsys):
     ("words", "message"),
     [
         (["--metric", "f1"], "error: --metric f1: the runs have the metrics accuracy, macro_f1"),
+        (
+            ["--metric", "roc_auc"],
+            "error: --metric roc_auc: the runs have the metrics accuracy, macro_f1, weighted_f1, "
+            "balanced_accuracy, matthews, cohen_kappa, log_loss, brier. It depends on pairs of "
+            "examples, not on sums over examples, so it has no interval. The report of each run "
+            "has it.",
+        ),
+        (["--metric", "own.py"], "error: --metric own.py: the runs have the metrics accuracy"),
         (["--margin", "0"], "error: --margin: received 0.0; it must be above 0 and below 100"),
         (["--margin", "one"], "error: --margin: received 'one'; it must be a number"),
         (["--baseline", "tf32"], "error: --baseline tf32: there are only runs of fp32, bf16"),

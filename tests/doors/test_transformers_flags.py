@@ -644,3 +644,30 @@ def test_a_corrected_command_of_another_program_has_no_launcher(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")  # as in a shell that a launcher started
     *_, corrected = refusal("--train_file a.csv --deepspeed d")
     assert corrected == "Without it: ampft train --train_file a.csv"
+
+
+def test_a_corrected_command_has_only_what_its_command_accepts():
+    from ampft.cli import find_command
+
+    def refused(*settings: str) -> list[str]:
+        words = ["--modes", "fp32,bf16", "--", "--train_file", "a.csv", *settings]
+        with pytest.raises(InputError) as error:
+            find_command("compare").parse(words, "ampft compare")
+        return str(error.value).splitlines()
+
+    problem, chosen = refused("--fp16", "--deepspeed", "x")
+    assert problem.startswith("--deepspeed x: DeepSpeed is not supported")
+    assert chosen.startswith("--mixed_precision fp16 after ` -- `: give the precisions before")
+    _, corrected = refused("--deepspeed", "x")
+    assert corrected == "Without it: ampft compare --modes fp32,bf16 -- --train_file a.csv"
+
+
+def test_one_of_several_processes_says_how_flags_were_read(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "settings.yaml"
+    path.write_text("bf16: true\n")
+    command = f"--train_file a.csv --num_train_epochs 3.0 --config {path}"
+    parse(command)
+    assert capsys.readouterr().out.count("read as") == 2
+    monkeypatch.setenv("RANK", "1")
+    assert parse(command).mixed_precision == "bf16"
+    assert capsys.readouterr().out == ""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ampft.arguments.compare import without_interval
 from ampft.data.splits import Groups
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.scores import Scores
@@ -143,7 +144,7 @@ def primary_metric(metric: str | None, problem: type[Problem]) -> str:
     if name not in problem.metrics:
         raise InputError(
             f"--metric {name}: the runs have the metrics {', '.join(problem.metrics)}."
-            f"{did_you_mean(name, problem.metrics)}"
+            f"{without_interval(name) or did_you_mean(name, problem.metrics)}"
         )
     return name
 
