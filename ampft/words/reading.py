@@ -87,10 +87,13 @@ def are_token_files(request: DataRequest) -> bool:
     if with_row_per_sentence(table) is not table:
         return True
     if suffix == ".csv":
-        return has_lists_of_words(table)
-    if request.label_columns is not None:
-        return request.label_columns[0] in span_columns(table, request.label_columns)
-    return are_token_columns(table)
+        return has_lists_of_words(table, request)
+    labels = request.label_columns
+    if labels is not None and labels[0] in span_columns(table, labels):
+        return True
+    if (labels or request.text_columns) and has_lists_of_words(table, request):
+        return True
+    return labels is None and are_token_columns(table)
 
 
 def read_token_files(request: DataRequest) -> Loaded:

@@ -55,11 +55,13 @@ def are_token_columns(table: SourceTable) -> bool:
     return not {*LABELS_OR_SPANS}.isdisjoint(span_columns(table))
 
 
-def has_lists_of_words(table: SourceTable) -> bool:
-    """Return whether the first row has a list of words and one of tags, written as text."""
-    names = [
-        next((n for n in of if n in table.columns), None) for of in (WORD_COLUMNS, TAG_COLUMNS)
-    ]
+def has_lists_of_words(table: SourceTable, request: DataRequest) -> bool:
+    """Return whether the first row has a list of words and one of tags, which may be texts.
+
+    They are in the columns that the user named, or in those with usual names.
+    """
+    kinds = (request.text_columns or WORD_COLUMNS, request.label_columns or TAG_COLUMNS)
+    names = [next((n for n in of if n in table.columns), None) for of in kinds]
     if None in names:
         return False
     row = next(table.read([name for name in names if name]), (0, ()))[1]

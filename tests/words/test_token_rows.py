@@ -15,6 +15,7 @@ from ampft.data.load import load_data
 from ampft.errors import InputError
 from ampft.tasks.table import TASKS
 from ampft.text.units import TextUnits
+from ampft.words.reading import are_token_files
 from ampft.words.tags import BIO, IOB1, IOBES, PLAIN, as_bio, find_scheme
 
 WNUT = Path(__file__).parents[3] / "shared" / "data" / "wnut17"
@@ -413,3 +414,25 @@ def test_brackets_that_do_not_fit_are_refused(tmp_path, tags, message):
     words = zip("abcd", tags, strict=True)
     with pytest.raises(InputError, match=message):
         conll(tmp_path, "".join(f"{word} {tag}\n" for word, tag in words))
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_named_columns_with_lists_are_words_and_tags(tmp_path, ending):
+    """As in commands of run_ner, which have no task."""
+    rows = [{"tokens": ["Ann", "sleeps"], "words2": ["Ann", "naps"], "ner_tags": ["B-PER", "O"],
+             "slots": ["x", "y"], "topics": ["a", "b"], "text": "Ann sleeps"}] * 4  # fmt: skip
+    path = tmp_path / f"train.{ending}"
+    data = Dataset.from_list(rows)
+    data.to_json(path) if ending == "jsonl" else data.to_parquet(path)
+
+    def are_words(**columns: str) -> bool:
+        arguments = ClassifyArguments(train_file=str(path), **columns)
+        return are_token_files(arguments)
+
+    assert are_words(text_column_names="tokens", label_column_name="ner_tags")
+    assert are_words(text_column_names="words2", label_column_name="slots")
+    assert are_words(text_column_names="tokens")
+    assert are_words(label_column_name="slots")
+    # Several labels of a text are none of its words.
+    assert not are_words(text_column_names="text", label_column_name="topics")
+    assert not are_words(text_column_names="text")
