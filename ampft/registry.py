@@ -40,6 +40,7 @@ ROOMS = {
     "cluster": "lab.cluster.launcher",
     "curves": "lab.curve.learning_curve",
     "curve page": "lab.curve.curve_page",
+    "declared tasks": "labels.declared_task",
     "embedding gradient": "fast.embedding_gradient",
     "emulation": "emulation",
     "environment": "doors.environment",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from datasets import Audio, ClassLabel, DatasetDict, Features, Image, Value
+from datasets import Audio, DatasetDict
 
 from ampft.data.assembly import assemble, finalize
-from ampft.data.columns import LABELS
 from ampft.data.dataset import ClassificationData
 from ampft.data.request import (
     COLUMN_OPTIONS,
@@ -30,7 +29,6 @@ from ampft.registry import found
 
 IN_MEMORY = "data in memory"
 WITHOUT_MASKS = "data without masks (--task pixels)"
-MASKS, SEVERAL = "pixels", "multi-label"  # tasks of masks, and of several labels
 UNUSED_OPTIONS = {"stdlib": OF_OWN_DATA, "digits": (*OF_OWN_DATA, "dataset_config_name")}
 
 
@@ -117,31 +115,14 @@ def load_splits(data: DatasetDict, request: DataRequest, name: str) -> Classific
     tables = {s: [split_table(part, f"{origin}, split {s}")] for s, part in splits.items()}
     if has_tokens is None:
         has_tokens = words is not None and words.are_token_columns(tables["train"][0])
-        task = None if has_tokens else declared_task(first.features, request)
+        declared = None if has_tokens else found("declared tasks")
+        task = None if declared is None else declared.declared_task(first.features, request)
         if task is not None:
             raise OtherTaskDeclared(task)
     refuse_unused_options(request, ("ignore_index",), WITHOUT_MASKS)
     read = words.read_token_tables if words is not None and has_tokens else read_tables
     rows, columns, notes = read(tables, request, notes)
     return assemble(rows, columns, request, name=name, notes=notes)
-
-
-def declared_task(features: Features, request: DataRequest) -> str | None:
-    """Return the task that the types of columns show: masks, or lists of labels."""
-    images = [name for name, feature in features.items() if isinstance(feature, Image)]
-    named = {request.image_column_name, request.label_column_name} - {None}
-    masks = found("masks")
-    columns = [] if masks is None else [n for n in images if n.lower() in masks.MASK_NAMES]
-    if len(images) == 2 and len(columns) == 1 and named <= {*images}:
-        return MASKS
-    labels = request.label_column_name
-    if labels is None:
-        labels = next((name for name in LABELS if name in features), None)
-    if labels not in features or request.several_labels:
-        return None
-    names = getattr(features[labels], "feature", None)
-    is_text = isinstance(names, Value) and names.dtype in ("string", "large_string")
-    return SEVERAL if isinstance(names, ClassLabel) or is_text else None
 
 
 def load_files(request: DataRequest) -> Loaded:

@@ -4,7 +4,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 from PIL import Image as PILImage
 
-from ampft.data.load import OtherTaskDeclared, declared_task, load_data
+from ampft.data.load import OtherTaskDeclared, load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 
@@ -217,6 +217,8 @@ def test_another_configuration_for_evaluation(tmp_path):
 
 @pytest.mark.add_ons
 def test_types_of_columns_show_the_task(tmp_path):
+    from ampft.labels.declared_task import declared_task
+
     several = Features({"text": Value("string"), "topics": List(Value("string"))})
     name = saved(tmp_path, {"text": ["a", "b"], "topics": [["x"], ["x", "y"]]}, several)
     with pytest.raises(OtherTaskDeclared, match="multi-label"):
