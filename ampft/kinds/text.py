@@ -184,7 +184,7 @@ class TextInputs:
                 f"--pooling {settings.pooling} is for labels of whole texts. Remove the flag."
             )
         self._check_vocabulary(model)
-        if model.config.pad_token_id is None:
+        if getattr(model.config, "pad_token_id", None) is None:  # code of others may lack it
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)

@@ -116,7 +116,7 @@ def own_code(folder: Path, tiny: Path) -> None:
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop("modeling_own", None)
-    config = module.OwnConfig(len(tokenizer), num_labels=3, pad_token_id=tokenizer.pad_token_id)
+    config = module.OwnConfig(len(tokenizer), num_labels=3)  # it has no pad_token_id
     module.OwnForSequenceClassification(config).save_pretrained(folder)
     values = json.loads((folder / "config.json").read_text())
     head = "AutoModelForSequenceClassification"
