@@ -409,6 +409,10 @@ class Tokenization:
     splits_special_tokens: bool = False  # Whether "[SEP]" in a text is read as characters.
     unknown: str | None = None  # Token for words without a token; None raises an error.
 
+    def __post_init__(self) -> None:
+        if self.words and self.truncation_side != "right":  # as `word_positions` counts them
+            raise ValueError("words are cut off at the right only")
+
     def encode(self, tokenizer: Any, inputs: Sequence[Any]) -> Tokens:
         """Return the tokens of inputs.
 

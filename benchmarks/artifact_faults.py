@@ -277,6 +277,7 @@ DECISION_FAULTS: dict[str, Fault] = {
     "thresholds added": entry(*FITTED, "label_thresholds", change=lambda value: [0.2, 0.5, 0.9]),
     "sigmoid for softmax": entry(*DECIDED, "several", change=lambda value: not value),
     "another threshold": entry(*DECIDED, "threshold", change=lambda value: 0.3),
+    "a threshold that nobody reads": entry(*FITTED, "threshold_of_label", change=lambda value: 0.4),
     "another separator": entry(*DECIDED, "separator", change=lambda value: ";"),
     "labels swapped in decision.json": entry(*DECIDED, "label_names", change=swapped),
     "labels swapped in config.json": wrong_labels,
@@ -307,6 +308,8 @@ DECISION_FAULTS: dict[str, Fault] = {
     "tokenizer_config.json absent": removed("tokenizer_config.json"),
     "decision.py edited": edited("decision.py", "scaled.max(", "scaled.min("),
     "decision.js edited": edited("decision.js", "value >= 0 ? 1 : power", "value >= 0 ? power : 1"),
+    "model.safetensors added": added("model.safetensors", ""),
+    "code added": added("modeling_other.py", ""),
     "another record": other_record,
 }
 # Of the graph of an ONNX file.

@@ -77,6 +77,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "modules": lambda names: (
         f"these files are not of this version of ampft: {', '.join(names)}; export the run again"
     ),
+    "added": lambda names: (
+        f"these files of weights or code were added to the artifact, and other programs may load "
+        f"them: {', '.join(names)}"
+    ),
     "answers": lambda rows, examples: (
         f"with equal logits, the artifact gives {rows:,} of {counted(examples, 'example')} another "
         "label, probability or answer: it decides otherwise than its model"

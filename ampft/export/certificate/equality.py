@@ -7,6 +7,7 @@ also on made-up rows that no test set has, the artifact is shown to be its model
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ OF_FORMAT = ("config.json", "generation_config.json", *WEIGHT_FILES, "adapter_co
 # labels are compared by themselves.
 OF_SAVING = frozenset({"transformers_version", "dtype", "torch_dtype", "id2label", "label2id"})
 MISSING = "nothing"
+CODE = ".py"
 PROBES = (64, 256)  # least and most made-up rows
 PROBE_BATCH = 16
 PROBE_SEED = 0
@@ -50,7 +52,7 @@ def exact_failures(artifact: Artifact, run: Path) -> Iterator[Finding]:
     yield from _labels(artifact)
     source = read_contract(run)
     if source is not None:
-        yield from _contract(artifact.folder, source)
+        yield from _contract(artifact.folder, run)
     config = load_config(str(run), trust_remote_code=False, flag=SAVED_MODEL_FLAG)
     entries = differing_entries(
         _computed(config.to_dict(), run), _computed(artifact.config.to_dict(), artifact.folder)
@@ -74,6 +76,9 @@ def exact_failures(artifact: Artifact, run: Path) -> Iterator[Finding]:
     ]
     if modules:
         yield finding("modules", names=modules)
+    added = sorted(_added_files(artifact, run))
+    if added:
+        yield finding("added", names=added)
 
 
 def _labels(artifact: Artifact) -> Iterator[Finding]:
@@ -91,16 +96,21 @@ def config_labels(artifact: Artifact) -> list[str]:
     return [str(name) for _, name in sorted(artifact.config.id2label.items())]
 
 
-def _contract(folder: Path, source: Contract) -> Iterator[Finding]:
+def _contract(folder: Path, run: Path) -> Iterator[Finding]:
+    """Yield the entries of decision.json that differ, also those that nobody reads."""
     try:
         found = read_contract(folder)
     except InputError as error:
         yield finding("contract", entries=[str(error)])
         return
-    values = {} if found is None else found.values()
-    entries = differing_entries(source.values(), values)
+    values = {} if found is None else _stored_contract(folder)
+    entries = differing_entries(_stored_contract(run), values)
     if entries:
         yield finding("contract", entries=entries)
+
+
+def _stored_contract(folder: Path) -> Any:
+    return json.loads((folder / CONTRACT_NAME).read_text(encoding="utf-8"))
 
 
 def _manifest(artifact: Artifact) -> Iterator[Finding]:
@@ -142,6 +152,16 @@ def _processor_files(folder: Path) -> list[str]:
         and matches_any_pattern(path.name, MODEL_FILES)
         and not matches_any_pattern(path.name, OF_FORMAT)
     ]
+
+
+def _added_files(artifact: Artifact, run: Path) -> Iterator[str]:
+    """Yield files of weights or code that the export did not write, and others would load."""
+    for name in artifact.manifest.files:
+        path = Path(name)
+        is_loaded = path.suffix == CODE or matches_any_pattern(path.name, WEIGHT_FILES)
+        is_own = name == artifact.manifest.model or name in MODULES
+        if is_loaded and not is_own and not _are_same_file(artifact.folder / name, run / name):
+            yield name
 
 
 def _are_same_file(one: Path, other: Path) -> bool:

@@ -71,7 +71,8 @@ def certify(
 
     Raises:
         InputError: The folder does not hold an artifact, one of its files was changed, it was made
-            from another run, or the rows cannot be read.
+            from another run, it fails on the rows because a setting is not the run's, or the rows
+            cannot be read.
     """
     classifier = load_run_classifier(run)
     artifact = open_uncertified(folder)
@@ -88,9 +89,20 @@ def certify(
     if artifact.manifest.precision == INT8:
         rounded = round_products(load(), artifact.manifest.keep_float)
     with model.numerics:
-        return _Verification(
-            artifact, run, rows, model, artifact.predictor(BATCH_SIZE), rounded
-        ).certificate(request)
+        try:
+            return _Verification(
+                artifact, run, rows, model, artifact.predictor(BATCH_SIZE), rounded
+            ).certificate(request)
+        except InputError:
+            raise
+        except Exception as error:  # of its runtime, on inputs for which it was not made
+            reasons = [each.text for each in exact_failures(artifact, run)]
+            if not reasons:
+                raise
+            raise InputError(
+                f"{folder}: the artifact cannot predict the rows ({type(error).__name__}), and "
+                f"{'; '.join(reasons)}. Export the run again."
+            ) from error
 
 
 @dataclass(frozen=True)

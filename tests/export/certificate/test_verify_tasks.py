@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import exported
 import pytest
 from representatives import full_except
 
+from ampft.decision import CONTRACT_NAME
+from ampft.errors import InputError
 from ampft.export import ExportRequest, export_run
+from ampft.export.artifact import artifact_files, checked_manifest, write_manifest
 from ampft.export.certificate.certificate_page import certificate_text, page
 from ampft.export.certificate.verified_rows import VerifyRequest
 from ampft.export.certificate.verify import certify
@@ -48,3 +54,30 @@ def test_a_faithful_artifact_of_a_task_is_its_model(name, tmp_path):
     assert (asked[PIPELINE] > 0) == (name not in ("words", "sounds"))
     assert made.verdict in certificate_text(made)
     assert "<html" in page(made)
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "entry", "values", "message"),
+    [
+        (
+            "words", CONTRACT_NAME, "tokenization", {"truncation_side": "left"},
+            "words are cut off at the right only",
+        ),
+        (
+            "images", "preprocessor_config.json", "size", {"height": 8, "width": 8},
+            "cannot predict the rows .*these files of the artifact are not the run's: preprocessor",
+        ),
+    ],
+)  # fmt: skip
+def test_settings_with_which_an_artifact_fails_are_named(
+    task, name, entry, values, message, tmp_path
+):
+    run, target = TASKS[task](tmp_path), tmp_path / "artifact"
+    export_run(ExportRequest(run=run, format="torch", precision="fp32", output_dir=target))
+    manifest = checked_manifest(target)
+    stored = json.loads((target / name).read_text())
+    stored[entry] |= values
+    (target / name).write_text(json.dumps(stored))
+    write_manifest(target, replace(manifest, files=artifact_files(target)))
+    with pytest.raises(InputError, match=message):
+        certify(target, run, VerifyRequest(measure=False))
