@@ -35,7 +35,7 @@ def build_guard(folder):
 
 def fake_environment(guard):
     """Return the environment of a process with the fake device."""
-    paths = [str(HERE.parent / folder) for folder in (".", "models", "emulation")]
+    paths = [str(HERE.parent / folder) for folder in (".", "emulation")]
     return os.environ | {
         "AMPFT_FAKE_CUDA": "1",
         "LD_LIBRARY_PATH": str(LIBRARIES),
