@@ -8,6 +8,12 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+# What is about `ampft/lab`, and about certificates. All others are about the core.
+LABORATORY = (
+    *("certificate_catches", "certificate_gate", "cluster_faults", "curve_simulation"),
+    *("decision_faults", "doctor", "fragile_modules", "judge_simulation", "search_gain"),
+    "stub_run",
+)
 
 
 def benchmarks() -> dict[str, str]:
@@ -24,8 +30,11 @@ def main() -> None:
     """Run the benchmark that is named, or list all."""
     scripts = benchmarks()
     if not sys.argv[1:]:
-        for name, line in scripts.items():
-            print(f"{name:22} {line}")
+        for half in ("core", "laboratory"):
+            print(f"{half}:")
+            for name, line in scripts.items():
+                if (name in LABORATORY) == (half == "laboratory"):
+                    print(f"  {name:20} {line}")
         return
     name = sys.argv[1]
     if name not in scripts:

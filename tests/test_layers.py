@@ -282,3 +282,25 @@ def test_few_modules_share_a_name():
     """A name that occurs often says nothing: four `tasks.py` are tables that add-ons add to."""
     counts = Counter(path.name for path in modules() if path.name != "__init__.py")
     assert {name: count for name, count in counts.items() if count > 2} == {"tasks.py": 4}
+
+
+@pytest.mark.add_ons
+def test_the_benchmarks_of_the_laboratory_are_listed_apart():
+    listing = subprocess.run(
+        [sys.executable, "benchmarks"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout
+    core, _, laboratory = listing.partition("laboratory:\n")
+    names = [{line.split()[0] for line in half.splitlines()[1:]} for half in (core, laboratory)]
+    assert all(len(each) >= 9 for each in names)
+    importers = {
+        path.stem
+        for path in (REPOSITORY / "benchmarks").glob("*.py")
+        if "ampft.lab" in path.read_text(encoding="utf-8")
+    }
+    assert importers & (names[0] | names[1]) <= names[1]
+
+
+@pytest.mark.add_ons
+def test_every_add_on_has_a_folder_of_tests():
+    for add_on in ADD_ONS:
+        assert list((REPOSITORY / "tests" / add_on).rglob("test_*.py")), add_on
