@@ -125,7 +125,7 @@ class Decisions:
         limits = threshold if self.thresholds is None else self.thresholds
         return probabilities >= np.asarray(limits, dtype=np.float32)
 
-    def answers(self, confidence: npt.NDArray[np.floating[Any]]) -> BoolArray | None:
+    def answered(self, confidence: npt.NDArray[np.floating[Any]]) -> BoolArray | None:
         """Return (n,) whether rows with these confidences are answered; None without abstention."""
         if self.abstention is None:
             return None
@@ -239,7 +239,7 @@ class Rule:
             chosen = self.decisions.classes(probabilities)
             labels = names[chosen].tolist()
             confidence = probabilities[np.arange(len(chosen)), chosen]
-        return Answers(labels, confidence, self.decisions.answers(confidence))
+        return Answers(labels, confidence, self.decisions.answered(confidence))
 
     def word_columns(
         self, sentences: Sequence[Sentence], probabilities: Sequence[FloatArray]

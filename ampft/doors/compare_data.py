@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from datasets import DatasetDict
-from markupsafe import Markup
 
 from ampft.arguments import parse_compare_arguments
 from ampft.arguments.compare import CompareArguments
 from ampft.arguments.parsing import command_line_words, messages_for_python
 from ampft.comparison.execution.train_and_compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
-from ampft.comparison.report.report_files import read_comparison, terminal_text
+from ampft.comparison.report.report_files import read_comparison, summary_blocks, terminal_text
 from ampft.doors.finetune import data_settings
 from ampft.errors import InputError
 from ampft.files import (
@@ -33,6 +32,7 @@ from ampft.files import (
 )
 from ampft.ownership import TemporaryFolder
 from ampft.runs.caller_state import caller_state_kept
+from ampft.text.page import notebook_html
 from ampft.text.terminal import quiet_libraries
 
 DATA_FOLDER = ".data"  # beside the folder of the comparison
@@ -54,8 +54,8 @@ class FinishedComparison:
         return terminal_text(self.comparison)
 
     def _repr_html_(self) -> str:
-        """Return the text for terminals as HTML, in which nothing from the data is active."""
-        return str(Markup("<pre>{}</pre>").format(terminal_text(self.comparison)))
+        """Return the same blocks as HTML, in which nothing from the data is active."""
+        return str(notebook_html(summary_blocks(self.comparison)))
 
 
 def compare(

@@ -182,7 +182,7 @@ def abstention_sentence(outcome: TunableOutcome, promised_for: str | None) -> st
         promised_for: What the promise was proven for; None for the model that predicted.
     """
     abstention = outcome.decisions.abstention
-    answered = outcome.decisions.answers(outcome.confidence)
+    answered = outcome.decisions.answered(outcome.confidence)
     if answered is None or abstention is None:
         return None
     count = int(answered.sum())
@@ -236,7 +236,7 @@ def _abstention_part(
     halves: ValidationHalves,
     independent: int | None,
 ) -> AbstentionPart:
-    answered = outcome.decisions.answers(outcome.confidence)
+    answered = outcome.decisions.answered(outcome.confidence)
     assert answered is not None, "it has an abstention"
     count, wrong = int(answered.sum()), int((answered & ~outcome.correct).sum())
     of_groups = None if independent is None else count * independent / len(outcome)

@@ -415,7 +415,7 @@ class MultiLabelPredictions:
             "probabilities": list_column(
                 probabilities.ravel(), np.full(len(probabilities), len(names))
             ),
-            **answered_column(self.decisions.answers(self.confidence), rows),
+            **answered_column(self.decisions.answered(self.confidence), rows),
             **weight_column(self.weights, rows),
         }
 

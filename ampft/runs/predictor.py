@@ -123,7 +123,7 @@ class Predictor:
         back = np.argsort(np.concatenate(order))
         decoded = {name: np.concatenate([p[name] for p in parts])[back] for name in parts[0]}
         labels, confidence = zip(*self.problem.predicted(decoded), strict=True)
-        answered = self.decisions.answers(np.array(confidence, dtype=np.float32))
+        answered = self.decisions.answered(np.array(confidence, dtype=np.float32))
         return PredictedRows(
             list(labels),
             list(confidence),

@@ -419,7 +419,7 @@ class Predictions:
             "prediction_id": pa.array(predicted),
             "confidence": pa.array(self.confidence[rows]),
             "probabilities": list_column(probabilities.ravel(), np.full(len(labels), len(names))),
-            **answered_column(self.decisions.answers(self.confidence), rows),
+            **answered_column(self.decisions.answered(self.confidence), rows),
             **weight_column(self.weights, rows),
         }
 

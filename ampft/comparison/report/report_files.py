@@ -165,17 +165,25 @@ def terminal_text(comparison: Comparison) -> str:
     Long text wraps. The table is wider only if the name of a mode is long. Control and direction
     characters are shown as escapes.
     """
+    return f"{terminal(summary_blocks(comparison, '!'))}\n"
+
+
+def summary_blocks(comparison: Comparison, label: str = "note") -> list[Block]:
+    """Return the table of modes, the stamps and the verdicts.
+
+    Args:
+        label: Label of the stamps.
+    """
     verdicts = verdict_texts(comparison)
     comparison = without_incomplete_medians(comparison)
     differing = settings(comparison)
-    blocks: list[Block] = [
+    return [
         Paragraph(f"{comparison.title}: {evaluation_scope(comparison)}"),
         *([] if differing is None else [differing]),
         mode_table(comparison),
-        _notices(comparison, "!"),
+        _notices(comparison, label),
         *map(Paragraph, (answer_text(comparison), *verdicts)),
     ]
-    return f"{terminal(blocks)}\n"
 
 
 def mode_table(comparison: Comparison) -> Table:
