@@ -25,6 +25,8 @@ PROBABILITY = "probability_"
 class TextEstimator(BaseEstimator):
     """What the estimators of texts share: their parameters and a run."""
 
+    _takes_columns = False
+
     def __init__(
         self,
         model_name_or_path: str | None = None,
@@ -96,9 +98,13 @@ class TextEstimator(BaseEstimator):
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return self.run_.predict(rows, **options) if rows else None
 
-    def _train(self, X: Any, labels: Sequence[Any], sample_weight: Any, **named: Any) -> None:
-        """Train a run on texts and their labels; `named` are settings of the estimator."""
-        rows = {**self._columns(X), "label": labels}
+    def _train(self, X: Any, labels: Any, sample_weight: Any, **named: Any) -> None:
+        """Train a run on texts and their labels; `named` are settings of the estimator.
+
+        Labels are a list, or lists by the names of their columns.
+        """
+        own_columns = labels if isinstance(labels, dict) else {"label": labels}
+        rows = {**self._columns(X), **own_columns}
         texts = rows["text"]
         if sample_weight is not None:
             weights = np.asarray(sample_weight, dtype=np.float64)
@@ -152,7 +158,10 @@ class TextEstimator(BaseEstimator):
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None.")
         texts, labels = self._columns(X)["text"], np.asarray(y)
-        if labels.ndim != 1 or len(labels) != len(texts):
+        has_shape = labels.ndim == 1 or (
+            self._takes_columns and labels.ndim == 2 and labels.shape[1] > 1
+        )
+        if not has_shape or len(labels) != len(texts):
             raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
         return labels
 
@@ -168,19 +177,21 @@ class Classifier(ClassifierMixin, TextEstimator):
     """Fine-tunes a model on texts; an estimator for pipelines, searches and cross-validation.
 
     Attributes:
-        classes_: (K,) labels in the dtype of `y`, sorted.
+        classes_: (K,) labels in the dtype of `y`, sorted; of several columns a list of them.
         run_: The `FinishedRun`.
 
     Examples:
         >>> cross_val_score(ampft.Classifier(num_train_epochs=5), texts, labels)  # doctest: +SKIP
     """
 
+    _takes_columns = True
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
         """Fine-tune on texts.
 
         Args:
             X: (n,) texts: a list, an array, a Series, or a DataFrame with one column.
-            y: (n,) labels of any type.
+            y: (n,) labels of any type, or (n, m) labels of m columns, one head each.
             sample_weight: (n,) weights of the texts in the loss; None for 1.
 
         Raises:
@@ -189,17 +200,15 @@ class Classifier(ClassifierMixin, TextEstimator):
                 types.
         """
         labels = self._labels(X, y)
-        try:
-            self.classes_ = np.unique(labels)
-        except TypeError as error:
-            raise ValueError("y: the labels have different types.") from error
-        check_classification_targets(labels)
         settings = self.settings or {}
         if settings.get("abstain") is not None:
             raise ValueError(
                 "settings: abstain leaves rows without a label, which predict cannot return. "
                 "Remove it, or use ampft.finetune."
             )
+        if labels.ndim == 2:
+            return self._fit_columns(X, labels, sample_weight)
+        self.classes_ = _classes(labels)
         if settings.get("task") not in (None, "text", "ordinal"):
             raise ValueError(
                 f"settings: task is {settings['task']!r}, and this estimator gives one class to "
@@ -210,9 +219,32 @@ class Classifier(ClassifierMixin, TextEstimator):
         self._train(X, list(map(str, labels)), sample_weight)
         return self
 
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Return the probabilities of the classes, (n, K), in the order of `classes_`."""
+    def _fit_columns(self, X: Any, labels: npt.NDArray[Any], sample_weight: Any) -> Classifier:
+        """Fine-tune on (n, m) labels of m columns."""
+        if (self.settings or {}).get("task") not in (None, "columns"):
+            raise ValueError("settings: y has several columns, so task must be columns. Remove it.")
+        import pandas as pd
+
+        # Columns of different types are objects: each one gets its own type again.
+        typed = [pd.Series(list(column)).infer_objects().to_numpy() for column in labels.T]
+        self.classes_, self._dtype = [_classes(column) for column in typed], labels.dtype
+        names = [f"y{place}" for place in range(labels.shape[1])]
+        columns = {name: list(map(str, labels[:, i])) for i, name in enumerate(names)}
+        self._train(X, columns, sample_weight, task="columns", label_column_name=",".join(names))
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probabilities of the classes, (n, K), in the order of `classes_`.
+
+        Of several columns, it is a list with an array for each column.
+        """
         table = self._predict(X, all_probabilities=True)
+        if isinstance(self.classes_, list):
+            if table is None:
+                return [np.zeros((0, len(classes))) for classes in self.classes_]
+            parts = enumerate(self.classes_)
+            names = [[f"{PROBABILITY}y{i}={each}" for each in classes] for i, classes in parts]
+            return [table[part].to_numpy(dtype=np.float64) for part in names]
         if table is None:
             return np.zeros((0, len(self.classes_)))
         columns = [PROBABILITY + str(label) for label in self.classes_]
@@ -221,13 +253,41 @@ class Classifier(ClassifierMixin, TextEstimator):
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Return the label that the run predicts for each text, (n,), in the dtype of `y`.
 
-        It is the most probable one, unless `tune_thresholds` is among the settings.
+        It is the most probable one, unless `tune_thresholds` is among the settings. Of several
+        columns, the shape is (n, m).
         """
+        check_is_fitted(self, "run_")
+        if isinstance(self.classes_, list):
+            chosen = [found.argmax(axis=1) for found in self.predict_proba(X)]
+            pairs = zip(self.classes_, chosen, strict=True)
+            columns = [classes[best].astype(self._dtype) for classes, best in pairs]
+            return np.stack(columns, axis=1)
         table = self._predict(X)
         if table is None:
             return self.classes_[:0]
         places = {str(label): place for place, label in enumerate(self.classes_)}
         return self.classes_[[places[name] for name in table["prediction"]]]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of texts whose label is right, of several columns all labels."""
+        if not isinstance(getattr(self, "classes_", None), list):
+            return float(super().score(X, y, sample_weight))
+        right = (self.predict(X) == np.asarray(y)).all(axis=1)
+        return float(np.average(right, weights=sample_weight))
+
+
+def _classes(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the sorted labels of a column.
+
+    Raises:
+        ValueError: They have different types, or are not classes.
+    """
+    try:
+        classes = np.unique(labels)
+    except TypeError as error:
+        raise ValueError("y: the labels have different types.") from error
+    check_classification_targets(labels)
+    return classes
 
 
 class Regressor(RegressorMixin, TextEstimator):

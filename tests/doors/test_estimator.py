@@ -53,6 +53,25 @@ def test_labels_keep_their_type(classifier, texts, labels):
     assert fitted.predict([]).shape == (0,)
 
 
+def test_several_columns_of_labels_have_one_answer_each(classifier, texts, labels):
+    sizes = np.where(np.array(labels) == "metal", 7, 3)  # numbers, which stay numbers
+    y = pd.DataFrame({"kind": labels, "letters": sizes}).to_numpy(dtype=object)
+    fitted = classifier.set_params(num_train_epochs=12).fit(texts, y)
+    kinds, letters = fitted.classes_
+    assert (kinds.tolist(), letters.tolist()) == (["fruit", "metal", "river"], [3, 7])
+    first, second = fitted.predict_proba(texts)
+    assert (first.shape, second.shape) == ((90, 3), (90, 2))
+    np.testing.assert_allclose([*first.sum(1), *second.sum(1)], 1, atol=1e-5)
+    predicted = fitted.predict(texts)
+    assert predicted.shape == (90, 2)
+    assert {type(each) for each in predicted[:, 1]} == {int}
+    assert (predicted[:, 0] == kinds[first.argmax(1)]).all()
+    assert fitted.score(texts, y) == (predicted == y).all(1).mean() > 0.7
+    assert fitted.predict([]).shape == (0, 2)
+    with pytest.raises(ValueError, match="y has several columns, so task must be columns"):
+        clone(classifier).set_params(settings={"task": "ordinal"}).fit(texts, y)
+
+
 def test_five_tools(classifier, texts, labels):
     scores = cross_val_score(classifier, texts, labels, cv=2)
     assert scores.min() > 0.6
