@@ -185,6 +185,7 @@ class Classifier(ClassifierMixin, TextEstimator):
     """
 
     _takes_columns = True
+    classes_: Any
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
         """Fine-tune on texts.
