@@ -281,7 +281,9 @@ def _words_of(settings: Mapping[str, Any]) -> list[str]:
 def settings_of(training_arguments: Any) -> dict[str, Any]:
     """Return what a `TrainingArguments` sets to other values than its defaults, by name.
 
-    Its own constructor fills some fields, such as the device's; these are left out.
+    Its own constructor fills some fields, such as the device's; these are left out. The learning
+    rate and the epochs are kept: a value that a user wrote may equal the default there, and the
+    defaults here are others.
 
     Raises:
         InputError: It is not a `TrainingArguments`.
@@ -294,10 +296,13 @@ def settings_of(training_arguments: Any) -> dict[str, Any]:
             "TrainingArguments of transformers."
         )
     plain = kind(output_dir=training_arguments.output_dir)
+    kept = {"output_dir", "num_train_epochs"}
+    if training_arguments.optim != "adafactor":  # whose rate is relative to the weights here
+        kept.add("learning_rate")
     found = {}
     for name in names:
         value = getattr(training_arguments, name)
-        if value is not None and (value != getattr(plain, name) or name == "output_dir"):
+        if value is not None and (value != getattr(plain, name) or name in kept):
             found[name] = value.value if isinstance(value, Enum) else value
     return found
 

@@ -515,7 +515,10 @@ ROWS: dict[str, Row] = {
         CONVERTED, "--num_warmup_steps, or --warmup_ratio below 1", convert=_warmup
     ),
     "optim": Row(
-        CONVERTED, "AdamW in each spelling and in 8 bits; adafactor; muon", convert=_optimizer
+        CONVERTED,
+        "AdamW in each spelling and in 8 bits; adafactor; muon",
+        convert=_optimizer,
+        differs="the learning rate of adafactor is relative to the weights; there absolute",
     ),
     "adafactor": Row(CONVERTED, "--optim adafactor if true", SWITCH, _adafactor),
     "eval_strategy": Row(

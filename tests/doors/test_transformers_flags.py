@@ -529,12 +529,25 @@ def test_training_arguments_in_python():
     }
     assert changed == {
         "train_file": "a.csv", "output_dir": "runs/x", "mixed_precision": "bf16",
-        "num_train_epochs": 2, "use_cpu": True, "with_tracking": True,
+        "num_train_epochs": 2, "use_cpu": True, "with_tracking": True, "learning_rate": 5e-5,
         "metric_for_best_model": "log_loss", "checkpointing_steps": "epoch",
         "checkpoint_total_limit": 2,
     }  # fmt: skip
     with pytest.raises(InputError, match="must be a TrainingArguments"):
         settings_of({"bf16": True})
+
+
+@pytest.mark.slow
+def test_values_that_equal_defaults_of_training_arguments_are_kept():
+    from transformers import TrainingArguments
+
+    given = TrainingArguments(output_dir="o", num_train_epochs=3, learning_rate=5e-5, use_cpu=True)
+    found = settings_of(given)
+    assert (found["num_train_epochs"], found["learning_rate"]) == (3, 5e-5)
+    arguments = parse_classify_arguments(command_line_words({"train_file": "a.csv", **found}))
+    assert (arguments.num_train_epochs, arguments.learning_rate) == (3, 5e-5)
+    adafactor = TrainingArguments(output_dir="o", optim="adafactor", use_cpu=True)
+    assert "learning_rate" not in settings_of(adafactor)
 
 
 def test_unknown_flags_are_named_with_the_others_and_left_out_of_the_corrected_command(tmp_path):
