@@ -28,7 +28,8 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
     others = found("flags of other scripts")
     if others is not None and name in others.REPLACEMENTS:
         advice = others.REPLACEMENTS[name]
-        if of_training or advice is others.DEVICE or _is_about(advice, known):
+        is_known = any(other in known for other in _NAMED.findall(advice))
+        if of_training or advice is others.DEVICE or is_known:
             return f" {advice}"
     transformers = found("flags of transformers") if of_training else None
     rows = {} if transformers is None else transformers.ROWS
@@ -66,10 +67,6 @@ def closest(name: str, known: Collection[str]) -> str | None:
         return None
     near = [other for other in known if has_words(other) or alike(name, other) >= WHOLE]
     return max(near, key=lambda other: alike(name, other), default=None)
-
-
-def _is_about(advice: str, known: Collection[str]) -> bool:
-    return any(name in known for name in _NAMED.findall(advice))
 
 
 def choice_hint(text: str, choices: Collection[str]) -> str:

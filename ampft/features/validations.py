@@ -149,7 +149,8 @@ class Validations(Feature):
         """
         chooses = {(self.metric or self.best.metric).name: None, self.best.metric.name: None}
         metrics = {**chooses, **metrics}  # a ranking metric is undefined without two classes
-        part = ValidationPart(epoch=self._epoch(step), step=step, metrics=metrics)
+        epoch = -(-step // self.steps_per_epoch)  # both from 1
+        part = ValidationPart(epoch=epoch, step=step, metrics=metrics)
         self.parts.append(part)
         self._send(step, metrics)
         value = metrics[self.best.metric.name]
@@ -274,10 +275,6 @@ class Validations(Feature):
             best.file = saved.files.get(BEST_NAME)
             if best.file is not None:
                 link(saved.folder / BEST_NAME, best.path)
-
-    def _epoch(self, step: int) -> int:
-        """Return the epoch, from 1, of a step, from 1."""
-        return -(-step // self.steps_per_epoch)
 
 
 def all_metrics(outcome: Outcome) -> dict[str, float | None]:

@@ -114,7 +114,8 @@ def _notes(args: ClassifyArguments, seconds: float) -> list[str]:
 
 def duration_text(found: TrainingEstimate) -> str:
     """Return the estimate in a few lines for the terminal."""
-    evaluation = approximate_duration(found.evaluation_seconds)
+    evaluation, step = approximate_duration(found.evaluation_seconds), found.step_seconds
+    step_text = duration(step) if step >= 1 else f"{milliseconds(step)} ms"
     lines = [
         ("mode", f"{found.mode} ({found.execution}) on {found.device}"),
         (
@@ -125,7 +126,7 @@ def duration_text(found: TrainingEstimate) -> str:
         ),
         (
             "time",
-            f"about {approximate_duration(found.seconds)}: {_step_text(found.step_seconds)} "
+            f"about {approximate_duration(found.seconds)}: {step_text} "
             f"per step, {approximate_duration(found.startup_seconds)} to start, {evaluation} to "
             "evaluate",
         ),
@@ -137,7 +138,3 @@ def duration_text(found: TrainingEstimate) -> str:
     lines.append(("disk", f"{needs} for weights and checkpoints, of {free} that are free.{short}"))
     lines += [("note", note) for note in found.notes]
     return "\n".join(labelled(*line) for line in lines)
-
-
-def _step_text(seconds: float) -> str:
-    return duration(seconds) if seconds >= 1 else f"{milliseconds(seconds)} ms"
