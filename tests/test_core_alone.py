@@ -80,7 +80,7 @@ def test_a_user_trains_predicts_and_compares(core, files, tiny_model, tmp_path):
     emulated = python(core, "recipes/classify.py", "--mixed_precision", "fp16", *words[1][2:])
     assert emulated.returncode == 2
     assert "`ampft/emulation` is absent" in emulated.stderr
-    typo = python(core, "recipes/classify.py", "--batch_sizes", "8", "--seeds", "1")
+    typo = python(core, "recipes/classify.py", "--seeds", "1")
     assert (typo.returncode, "Did you mean '--seed'?" in typo.stderr) == (2, True), typo.stderr
     others = "import sys, json\nfrom ampft.cli import main\n"
     others += "assert not any(main(['train', *each]) for each in json.loads(sys.argv[1]))"

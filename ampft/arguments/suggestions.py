@@ -26,6 +26,7 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
     """
     of_training = "train_file" in known
     others = found("flags of other scripts")
+    name = name if others is None else others.without_typo(name, known)
     if others is not None and name in others.REPLACEMENTS:
         advice = others.REPLACEMENTS[name]
         is_known = any(other in known for other in _NAMED.findall(advice))
@@ -43,6 +44,7 @@ def meant_flag(name: str, known: Collection[str]) -> str | None:
     """Return the flag whose value an unknown one has, by another name or a typo."""
     others, transformers = found("flags of other scripts"), found("flags of transformers")
     rows = {} if transformers is None else transformers.ROWS
+    name = name if others is None else others.without_typo(name, known)
     if others is not None and name in others.REPLACEMENTS:
         renamed: str | None = others.RENAMED.get(name)
         return renamed

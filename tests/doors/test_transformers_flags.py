@@ -398,6 +398,17 @@ def test_unknown_flags_and_wrong_values_are_all_named_without_another_problem():
     )
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("batch_sizes", "Use --per_device_train_batch_size"), ("epochss", "Use --num_train_epochs"),
+     ("eval_batch_sizes", "Use --per_device_eval_batch_size"), ("seeds", "Did you mean '--seed'"),
+     ("learning_rates", "Did you mean '--learning_rate'"), ("devicess", "Remove the flag: a GPU")],
+)  # fmt: skip
+def test_a_typo_in_a_name_of_other_scripts_is_answered_as_the_name(typed, meant):
+    line, *_ = refusal(f"--train_file a.csv --{typed} 8")
+    assert line.startswith(f"unknown flag --{typed}. {meant}")
+
+
 def test_other_names_alone_are_corrected():
     *_, rest = refusal("--train_file a.csv --lr=1e-5 --learning_rat_ 2 --epochs 3 --batch_size 4")
     assert rest.startswith("Corrected, without the others: ")  # one rate of two can hold
