@@ -38,7 +38,7 @@ OTHERS = {
     "files of the user, which no command wrote": """
         arguments/flags.py:_read_config doors/transformers_flags.py:arguments_of_json
         media/images.py:open_image media/sounds.py:open_sound
-        words/class_names.py:read_class_names data/sources/readers.py:_advice
+        words/class_names.py:read_class_names checks/other_formats.py:_start
         data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read
         data/sources/binary_files.py:_opened_sheet data/sources/readers.py:open_table
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
@@ -46,7 +46,8 @@ OTHERS = {
         data/sources/readers.py:_notes_on_controls data/sources/readers.py:stated_encoding
         doors/pipeline_answers.py:_picture data/sources/data_sets.py:_configuration
         media/mask_folders.py:_has_boxes media/mask_folders.py:_is_of_labelme
-        media/mask_folders.py:_listed checks/hidden_cells.py:_parts""",
+        media/mask_folders.py:_listed checks/hidden_cells.py:_parts
+        checks/other_formats.py:_is_workbook""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
         decision.py:Contract.read tasks/task.py:Task._has_new_head
@@ -59,6 +60,7 @@ OTHERS = {
         models/pretrained.py:WeightsSource.check_dtypes
         media/sound_features.py:load_feature_extractor models/tokenizer.py:load_tokenizer
         models/tokenizer.py:_with_space_before_words models/tokenizer.py:reading_units_of_texts
+        models/tokenizer.py:_trim_places export/certificate/equality.py:_stored_contract
         runs/predictor.py:Predictor.of_run export/source.py:load_source
         export/inference/compare_inference.py:SavedModel.load lab/yardstick/measure.py:_load_weights
         export/onnx_format.py:load export/torch_format.py:load
