@@ -36,11 +36,11 @@ CHECKS = {
 
 OTHERS = {
     "files of the user, which no command wrote": """
-        arguments/flags.py:_read_config doors/transformers_flags.py:arguments_of_json
+        arguments/flags.py:_yaml_settings doors/transformers_flags.py:arguments_of_json
         media/images.py:open_image media/sounds.py:open_sound
         words/class_names.py:read_class_names checks/other_formats.py:_start
         data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read
-        data/sources/binary_files.py:_opened_sheet data/sources/readers.py:open_table
+        data/sources/binary_files.py:_opened_sheet
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
         data/sources/text_files.py:_quoting_of_tsv data/sources/binary_files.py:_merged_rows
         data/sources/readers.py:_notes_on_controls data/sources/readers.py:stated_encoding
