@@ -47,13 +47,19 @@ PROBE_SEED = 0
 ROUNDED_NUMBER = 1e-6  # relative difference of two numbers that float32 explains
 
 
-def exact_failures(artifact: Artifact, run: Path) -> Iterator[Finding]:
-    """Yield what of an artifact is not the run's, found without a prediction."""
+def exact_failures(artifact: Artifact, run: Path, loaded: Any) -> Iterator[Finding]:
+    """Yield what of an artifact is not the run's, found without a prediction.
+
+    Args:
+        loaded: Configuration of the run's model as loaded, for a run that has only adapters.
+    """
     yield from _labels(artifact)
     source = read_contract(run)
     if source is not None:
         yield from _contract(artifact.folder, run)
-    config = load_config(str(run), trust_remote_code=False, flag=SAVED_MODEL_FLAG)
+    config = loaded
+    if (run / "config.json").is_file():
+        config = load_config(str(run), trust_remote_code=False, flag=SAVED_MODEL_FLAG)
     entries = differing_entries(
         _computed(config.to_dict(), run), _computed(artifact.config.to_dict(), artifact.folder)
     )

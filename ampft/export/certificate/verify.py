@@ -96,7 +96,7 @@ def certify(
         except InputError:
             raise
         except Exception as error:  # of its runtime, on inputs for which it was not made
-            reasons = [each.text for each in exact_failures(artifact, run)]
+            reasons = [each.text for each in exact_failures(artifact, run, model.config)]
             if not reasons:
                 raise
             raise InputError(
@@ -125,7 +125,7 @@ class _Verification:
         """Return the certificate, within the numerics of the model."""
         rows, record, manifest = self.rows, self.opened.record, self.opened.manifest
         versions = manifest.versions
-        failures = list(exact_failures(self.opened, self.run))
+        failures = list(exact_failures(self.opened, self.run, self.model.config))
         outcomes, logits, answers, found = self._predict()
         comparison, classes = compare_outcomes(
             *outcomes,

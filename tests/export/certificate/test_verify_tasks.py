@@ -81,3 +81,13 @@ def test_settings_with_which_an_artifact_fails_are_named(
     write_manifest(target, replace(manifest, files=artifact_files(target)))
     with pytest.raises(InputError, match=message):
         certify(target, run, VerifyRequest(measure=False))
+
+
+def test_an_artifact_of_adapters_without_their_base_is_its_model(tmp_path):
+    run = exported.train_texts(tmp_path, lora_r=2, merge_lora=False)
+    assert not (run / "config.json").exists()
+    target = tmp_path / "artifact"
+    export_run(ExportRequest(run=run, format="torch", precision="fp32", output_dir=target))
+    made = certify(target, run, VerifyRequest(measure=False))
+    assert (made.failures, made.arm.flips.mean) == ((), 0)
+    assert all(each.agrees for each in made.served.clients), made.served.text()
