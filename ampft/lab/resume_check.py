@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from ampft.arguments.commands import Command, CommandLine, TrainingSettings
 from ampft.arguments.help_text import Help
@@ -22,6 +23,7 @@ from ampft.text.numbers import counted
 
 POLL_SECONDS = 0.02
 CHECKPOINTS_PER_RUN = 8
+MAX_SHOWN = 200  # characters of a value
 STRAIGHT, INTERRUPTED = "straight", "interrupted"
 OWN_FLAGS = (
     *("output_dir", "overwrite_output_dir", "checkpointing_steps"),
@@ -182,8 +184,20 @@ def differences(straight: Path, interrupted: Path) -> Iterator[str]:
     yield from _history_differences(straight, interrupted)
     records = [read_hashed(folder / RECORD_NAME)[0] for folder in (straight, interrupted)]
     for name in COMPARED_FIELDS:
-        if records[0].get(name) != records[1].get(name):
-            yield f"{name} in {RECORD_NAME} differs"
+        yield from _field_differences(records[0].get(name), records[1].get(name), name)
+
+
+def _field_differences(one: object, other: object, name: str) -> Iterator[str]:
+    """Yield what differs in a field of the records, by the keys that lead to it."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in {**one, **other}:
+            yield from _field_differences(one.get(key), other.get(key), f"{name}.{key}")
+    elif one != other:
+        yield f"{RECORD_NAME}: {name} is {_shown(other)} instead of {_shown(one)}"
+
+
+def _shown(value: object) -> str:
+    return shorten(repr(value), MAX_SHOWN, placeholder=" ...")
 
 
 def _history_differences(straight: Path, interrupted: Path) -> Iterator[str]:

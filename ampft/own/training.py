@@ -635,14 +635,14 @@ def plan_lines(parts: OwnParts) -> list[str]:
     """Return the lines that an own loop prints before its first step."""
     batches, steps, precision = parts.step_batches, parts.total_steps, parts.precision
     device = parts.accelerator.device
-    weights = parts.record.model.parameters / 1e6
+    weights = parts.record.model.parameters
+    shown = f"{weights / 1e6:.3g} M" if weights >= 100_000 else f"{weights:,}"
     return [
         labelled("device", f"{device.type}, {counted(batches.world_size, 'process')}"),
         labelled("precision", f"{precision.mode}, {precision.execution}: {precision.reason}"),
         labelled(
             "model",
-            f"{parts.record.model.name}, {weights:.3g} M {dtype_name(precision.storage_dtype)} "
-            "weights",
+            f"{parts.record.model.name}, {shown} {dtype_name(precision.storage_dtype)} weights",
         ),
         labelled("data", f"{counted(len(batches.examples.weights), 'example')}"),
         labelled(

@@ -55,7 +55,8 @@ def test_times_may_differ(run):
          "history.jsonl: from step 2, first loss: 0.6 instead of 0.5"),
         ("history.jsonl", '{"step": 1, "loss": 1.0, "seconds": 0.5}\n', "",
          "history.jsonl has 2 steps instead of 3"),
-        ("run.json", "finished", "running", "status in run.json differs"),
+        ("run.json", "finished", "running",
+         "run.json: status is 'running' instead of 'finished'"),
     ],
 )  # fmt: skip
 def test_a_difference_is_named(run, name, old, new, message):
@@ -65,6 +66,16 @@ def test_a_difference_is_named(run, name, old, new, message):
     text = text.replace(old, new)
     (other / name).write_text(sign(text) if name == "run.json" else text)
     assert message in list(differences(run, other))
+
+
+def test_a_warning_that_differs_is_shown(run):
+    other = copy(run)
+    for folder, text in ((run, "a client failed"), (other, "a client was slow")):
+        record = {"status": "finished", "warnings": {"served_back": text}}
+        (folder / "run.json").write_text(hashed_text(record))
+    assert list(differences(run, other)) == [
+        "run.json: warnings.served_back is 'a client was slow' instead of 'a client failed'"
+    ]
 
 
 def test_a_missing_file_is_named(run):
