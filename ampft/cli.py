@@ -43,6 +43,10 @@ COMMANDS = {
             "commands.run_folders:CHECKPOINT",
             "list or verify the checkpoints of a run",
         ),
+        "export": (
+            "export.certificate.export_command:EXPORT",
+            "write a model for onnxruntime, OpenVINO or PyTorch, and verify it",
+        ),
         "push": ("commands.run_folders:PUSH", "push a model and its card to the Hugging Face hub"),
         "recipe": ("commands.installation:RECIPE", "print a training script to copy and change"),
     },
@@ -76,10 +80,6 @@ COMMANDS = {
         "accept": (
             "lab.accept.accept:ACCEPT",
             "say which promises hold on this machine, by commands as users type them",
-        ),
-        "export": (
-            "export.certificate.export_command:EXPORT",
-            "write a model for onnxruntime, OpenVINO or PyTorch, and verify it",
         ),
         "audit": (
             "lab.audit.audit_command:audit_command",
