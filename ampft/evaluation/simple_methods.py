@@ -72,7 +72,7 @@ def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethodResul
     known = [each for each in methods if each.difference is not None and each.name not in CONSTANTS]
     if not known:
         return None
-    best = max(known, key=lambda each: sign * (each.metrics[metric.name] or 0))
+    best = max(known, key=lambda each: sign * (each.metrics.get(metric.name) or 0))
     assert best.difference is not None
     gain = best.difference
     figures = f"{best.difference.text(100 if metric.is_share else 1)} in {metric.title}"

@@ -38,7 +38,7 @@ class ServedClient:
         if not self.asked or self.difference is None:
             return f"no row was asked in {name}"
         if self.agrees:
-            within = f"within {_rounded_up(self.difference)}" if self.difference else "exactly"
+            within = f"within {_rounded_up(self.difference)}" if self.difference > 0 else "exactly"
         elif math.isfinite(self.difference):
             within = f"differences up to {self.difference:.2g}"
         else:

@@ -173,7 +173,8 @@ def simple_methods_table(record: RunRecord) -> Table | None:
     if not record.simple_methods:
         return None
     seconds = record.timings.get("training_seconds")
-    return methods_table(problem_of(record), record.metrics, seconds, record.simple_methods)
+    shown = seconds if isinstance(seconds, float) else None  # timings are not checked when read
+    return methods_table(problem_of(record), record.metrics, shown, record.simple_methods)
 
 
 def simple_methods_answer(record: RunRecord) -> str | None:

@@ -241,6 +241,9 @@ def test_a_damaged_history_is_noticed(tmp_path: Path, text: str):
     history.write_text(text)
     with pytest.raises(DamagedCheckpoint, match=r"history\.jsonl: the history is damaged"):
         verified_history(history, manifest.history)
+    for size in (-7, 10**30):
+        with pytest.raises(DamagedCheckpoint, match=r"history\.jsonl: the history is damaged"):
+            verified_history(history, replace(manifest.history, bytes=size))
     with pytest.raises(DamagedCheckpoint, match="cannot be read"):
         verified_history(tmp_path / "absent", FileDigest(sha256="", bytes=1))
 

@@ -92,6 +92,26 @@ def test_run_json(copied):
 
 
 @pytest.mark.add_ons
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("simple_methods", 1, "metrics"), {}),
+        (("served_back", "clients", 1, "difference"), -7.0),
+        (("timings", "training_seconds"), "unknown"),
+    ],
+)
+def test_a_report_is_printed_from_values_that_no_run_writes(copied, place, value):
+    record = json.loads((copied / "run.json").read_text())
+    part = record
+    for key in place[:-1]:
+        part = part[key]
+    assert place[-1] in part
+    part[place[-1]] = value
+    (copied / "run.json").write_text(signed(record))
+    assert "Simple methods on the same rows" in format_run(copied)
+
+
+@pytest.mark.add_ons
 @pytest.mark.parametrize("name", ["report.json", "history.jsonl"])
 def test_a_file_in_the_record(copied, name):
     from ampft.lab.audit.run_files import history_rows

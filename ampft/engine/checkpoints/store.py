@@ -149,13 +149,14 @@ def verified_history(path: Path, part: FileDigest) -> bytes:
         DamagedCheckpoint: The file is missing, too short, or does not begin so.
     """
     try:
+        is_long_enough = 0 <= part.bytes <= path.stat().st_size
         with path.open("rb") as file:
-            beginning = file.read(part.bytes)
+            beginning = file.read(part.bytes if is_long_enough else 0)
     except OSError as error:
         raise DamagedCheckpoint(
             f"{path}: the history, which a checkpoint needs, cannot be read ({error.strerror})."
         ) from error
-    if len(beginning) < part.bytes or hashlib.sha256(beginning).hexdigest() != part.sha256:
+    if len(beginning) != part.bytes or hashlib.sha256(beginning).hexdigest() != part.sha256:
         raise DamagedCheckpoint(
             f"{path}: the history is damaged (its first {part.bytes} bytes do not have the SHA-256 "
             "in the manifest of the checkpoint)."
