@@ -29,6 +29,7 @@ from torch._C import DispatchKeySet
 from torch._ops import OpOverload
 
 from ampft.emulation.kernels import (
+    KEEP_LAYER,
     Kernel,
     autocast_excluded,
     is_operator,
@@ -229,8 +230,7 @@ def _refuse_float16(operator: OpOverload, *args: object, **kwargs: object) -> ob
 def _refuse_layer(operator: OpOverload, *args: object, **kwargs: object) -> object:
     if next(_eligible(args), None) is None:
         return operator(*args, **kwargs)
-    remedy = "run this layer inside torch.autocast('cpu', enabled=False)"
-    raise refusal(_name(operator), remedy)
+    raise refusal(_name(operator), KEEP_LAYER)
 
 
 def _name(operator: OpOverload) -> str:

@@ -205,7 +205,7 @@ EMULATED: Mapping[str, Replacement] = MappingProxyType(
     }
 )
 
-_DISABLE_AUTOCAST = "run this layer inside torch.autocast('cpu', enabled=False)"
+KEEP_LAYER = "keep this layer in float32 (ampft.keep_in_fp32; in ampft train, --fp32_modules)"
 _SDPA = "call torch.nn.functional.scaled_dot_product_attention"
 _FAST_PATH = "call torch.backends.mha.set_fastpath_enabled(False)"
 
@@ -213,8 +213,8 @@ REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "_addmm_activation": "use addmm and the activation",
         "conv_tbc": "use conv1d",
-        "mkldnn_rnn_layer": _DISABLE_AUTOCAST,
-        "mkldnn_rnn_layer_backward": _DISABLE_AUTOCAST,
+        "mkldnn_rnn_layer": KEEP_LAYER,
+        "mkldnn_rnn_layer_backward": KEEP_LAYER,
         "_scaled_dot_product_flash_attention_for_cpu": _SDPA,
         "_scaled_dot_product_flash_attention_for_cpu_backward": _SDPA,
         "_native_multi_head_attention": _FAST_PATH,

@@ -85,7 +85,7 @@ def canonical_mode(name: str) -> str:
     Raises:
         InputError: `name` is not a mode.
     """
-    mode = name.strip().lower()
+    mode = str(name).strip().lower()  # in Python it may be a dtype, or None
     if mode == "no":
         return BASELINE
     if mode not in MODE_TABLE:

@@ -187,7 +187,7 @@ def test_recurrent_layers_are_refused_under_autocast(
     inputs = nn.utils.rnn.pack_padded_sequence(rows, torch.tensor([5, 3])) if packed else rows
     with (
         torch.autocast("cpu", dtype=torch.float16),
-        pytest.raises(InputError, match=rf"support {name} .*enabled=False"),
+        pytest.raises(InputError, match=rf"support {name} .*keep_in_fp32"),
     ):
         layer(4, 3)(inputs)
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves
 
+import ampft
 from ampft.arguments import parse_classify_arguments
 from ampft.emulation import Emulation
 from ampft.engine.optimizer import OptimizerSettings, make_optimizer
@@ -57,7 +58,7 @@ def step(layer, mode):
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_that_fp16_refuses_trains_in_the_modes_that_the_message_names(without_bf16, layer):
-    with pytest.raises(InputError, match="enabled=False") as error:
+    with pytest.raises(InputError, match="keep_in_fp32; in ampft train, --fp32_modules") as error:
         step(layer, "fp16")
     named = re.findall(r"--mixed_precision (\w+) or (\w+)\.$", str(error.value))
     exact = step(layer, "fp32")
@@ -109,10 +110,31 @@ def test_an_lstm_trains_where_onednn_has_no_bf16(tmp_path, mode):
     assert done.stdout.splitlines()[-1] == "True"
 
 
-def test_a_layer_that_fp16_refuses_runs_outside_autocast():
-    outer, inner = torch.autocast("cpu", torch.float16), torch.autocast("cpu", enabled=False)
-    with Emulation(torch.float16), outer, inner:
-        assert nn.LSTM(4, 3)(torch.ones(5, 2, 4))[0].dtype is torch.float32
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_that_fp16_refuses_trains_in_float32_as_the_message_says(tmp_path, layer):
+    torch.manual_seed(0)
+    recurrent, head = layer(4, 4, batch_first=True), nn.Linear(4, 2)
+    model = nn.ModuleDict({"recurrent": recurrent, "head": head})
+    examples = {"x": torch.randn(8, 3, 4), "y": torch.arange(8) % 2}
+
+    def loss(batch):
+        return ampft.summed_cross_entropy(head(recurrent(batch["x"])[0][:, -1]), batch["y"])
+
+    def train():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        training = ampft.Training(
+            model, optimizer, examples, precision="fp16", batch_size=4, output_dir=tmp_path / "run"
+        )
+        with training:
+            for _ in training:
+                training.step(loss)
+
+    with pytest.raises(InputError, match="keep this layer in float32"):
+        train()
+    before = head.weight.clone()
+    keep_in_fp32(model, ["recurrent"])
+    train()
+    assert not torch.equal(head.weight, before)
 
 
 def outputs_are_finite(outputs):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import ampft
 from ampft.errors import InputError
 from ampft.precision import resolve as precision_module
 from ampft.precision.modes import MODES, canonical_mode
@@ -38,6 +39,15 @@ def test_an_unknown_mode_is_refused_with_a_suggestion():
         InputError, match=r"^'pf16' is not a precision mode.*Did you mean '.*fp32, tf32"
     ):
         canonical_mode("pf16")
+
+
+@pytest.mark.parametrize("mode", [None, 16, torch.float16])
+def test_what_is_not_a_string_is_refused_as_an_unknown_mode(mode):
+    for function in (ampft.computing_in, ampft.numerics):
+        with pytest.raises(InputError, match="is not a precision mode"), function(mode):
+            pass
+    with pytest.raises(InputError, match="is not a precision mode"):
+        ampft.resolve(mode, "cpu")
 
 
 # The flag and the environment variable

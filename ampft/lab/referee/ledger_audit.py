@@ -125,8 +125,9 @@ def audit_text(audit: LedgerAudit) -> str:
     from ampft.text.terminal import labelled
 
     repeated = f"{audit.repeated} of {counted(audit.answers, 'answer')} repeated from the files"
+    entries = "1 entry" if audit.entries == 1 else f"{audit.entries} entries"
     lines = [
-        labelled("chain", f"{audit.entries} entries, each with the hash of the one before it"),
+        labelled("chain", f"{entries}, each with the hash of the one before it"),
         labelled("answers", repeated),
     ]
     lines += [labelled("lost", each) for each in audit.lost]

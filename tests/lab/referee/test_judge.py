@@ -22,7 +22,7 @@ from ampft import LedgerSettings, cli
 from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
 from ampft.lab.referee.ledger import append_entry, entry_path, new_entry, read_entries
-from ampft.lab.referee.ledger_audit import audit_ledger
+from ampft.lab.referee.ledger_audit import audit_ledger, audit_text
 from ampft.text.json_io import json_text, values_hash
 
 REPOSITORY = Path(__file__).parents[3]
@@ -481,3 +481,9 @@ def test_one_training_under_several_seeds_is_refused(ledger, tmp_path, written):
 def test_fewer_seeds_than_a_change_needs_are_refused():
     with pytest.raises(InputError, match="--max_seeds 2: must be at least 3"):
         LedgerSettings(max_seeds=2)
+
+
+def test_an_audit_counts_one_entry_and_two(ledger, written):
+    assert "1 entry, each" in audit_text(audit_ledger(ledger))
+    ampft.judge(ledger, candidate=written["same"])
+    assert "2 entries, each" in audit_text(audit_ledger(ledger))
