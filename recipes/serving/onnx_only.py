@@ -41,7 +41,11 @@ def check(folder: Path, files: dict[str, Any]) -> None:
 
 def main(folder: Path, texts: list[str]) -> None:
     """Print the answer for each text; for a model of pairs, for each two texts."""
-    about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
+    try:
+        about = json.loads((folder / "artifact.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        print(f"error: {folder / 'artifact.json'}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
     check(folder, about["files"])
     contract = load(folder / "decision.py").Contract.read(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

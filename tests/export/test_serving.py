@@ -157,6 +157,9 @@ def test_an_open_artifact_decides_as_it_did_when_it_was_opened(onnx_text, tmp_pa
     script = call_here(SERVING / "onnx_only.py", folder, *TEXTS)
     assert (script.returncode, script.stdout) == (2, "")
     assert f"{contract}: not the exported file" in script.stderr
+    script = call_here(SERVING / "onnx_only.py", tmp_path / "absent", *TEXTS)
+    assert (script.returncode, script.stdout) == (2, "")
+    assert script.stderr == f"error: {tmp_path}/absent/artifact.json: No such file or directory\n"
 
 
 def test_an_artifact_answers_many_threads_at_once(onnx_text):
