@@ -276,7 +276,7 @@ class LabelParser:
             raise InputError(
                 f"{location}: the label {quoted(cell)} is a list of 0 and 1, one for each label,"
                 " and the labels have no names. Write the names of the labels, or one column of 0"
-                " and 1 per label and pass --label_column_name a,b,c."
+                " and 1 per label and pass --task multi-label --label_column_name a,b,c."
             )
         return parts
 
@@ -297,6 +297,7 @@ class LabelParser:
             return self._name(values[0], location) if values else None
         is_list = isinstance(cell, list | tuple | dict) and isinstance(values, list | tuple)
         if not self.several and (is_list or (isinstance(cell, str) and list_in_text(cell))):
+            self._parts(cell, location)  # refuses lists of 0 and 1
             raise InputError(
                 f"{location}: several labels, {quoted(cell)}. Add --task multi-label, or keep"
                 " one label per row."

@@ -506,3 +506,20 @@ def test_lists_written_as_text(tmp_path, write):
 def test_lists_whose_labels_are_not_known(tmp_path, cell, message):
     with pytest.raises(InputError, match=message):
         load(tmp_path, delimited([("text", cell)] * 4, ","), task="multi-label")
+
+
+@pytest.mark.parametrize("cell", ["[0 0 1]", "[1, 0, 0]", "['0', '0']", [0, 1, 0], [True, True]])
+def test_lists_of_0_and_1_are_refused_at_once(tmp_path, cell):
+    path = tmp_path / "train.jsonl"
+    path.write_text(f"{json.dumps({'text': 'word', 'label': cell})}\n" * 4)
+    message = r"a list of 0 and 1, one .* --task multi-label --label_column_name"
+    for task in (None, "multi-label"):
+        with pytest.raises(InputError, match=message):
+            load_data(ClassifyArguments(train_file=path, task=task))
+
+
+def test_lists_of_two_indices_are_labels(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(f"{json.dumps({'text': 'word', 'label': [0, 1]})}\n" * 4)
+    with pytest.raises(InputError, match=r"several labels, .* Add --task multi-label"):
+        load_data(ClassifyArguments(train_file=path))
