@@ -390,6 +390,8 @@ def save_model_or_adapters(
         weights: State of the model by name, if it is sharded over processes; None otherwise.
     """
     if lora_config(model) is None:
+        if hasattr(model.base_model, "attention_type"):  # a short text changes BigBird's for good
+            model.config.attention_type = model.base_model.attention_type
         model.save_pretrained(folder, state_dict=weights)
     else:
         base, base_hash = loaded.name, loaded.base_sha256

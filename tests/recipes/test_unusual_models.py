@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from tiny_words import write_sentences
 from transformers import AutoTokenizer
 
+from ampft.models.adapters import save_model_or_adapters
 from ampft.runs.record import read_record
 
 SIZES = {
@@ -159,6 +160,23 @@ def test_models_of_texts(name, files, tiny_model, tmp_path):
     TEXT[name](tmp_path / "model", tiny_model)
     data = ("--train_file", files / "train.csv", "--test_file", files / "test.csv")
     check_served(trained(tmp_path / "run", *data, "--model_name_or_path", tmp_path / "model"))
+
+
+def test_a_saved_bigbird_attends_as_the_trained_one(tiny_model, tmp_path):
+    """A short text changes the attention of the model for good, and a server begins with any."""
+    torch.manual_seed(0)
+    TEXT["bigbird"](tmp_path / "model", tiny_model)
+    load = transformers.BigBirdForSequenceClassification.from_pretrained
+    model = load(tmp_path / "model").eval()
+    short, long = torch.randint(4, 8, (1, 8)), torch.randint(4, 8, (1, 96))
+    with torch.no_grad():
+        sparse = model.bert(long)[0]
+        model(short)
+        expected = model.bert(long)[0]
+        assert (sparse - expected).abs().max() > 1e-3
+        save_model_or_adapters(model, tmp_path / "saved", None, None)
+        found = load(tmp_path / "saved").eval().bert(long)[0]
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.full
