@@ -20,7 +20,9 @@ def train(folder: Path, flags: list[str], *more: str, stop: int | None = None) -
     sys.argv = [CLASSIFY, *flags, "--output_dir", str(folder), *more]
     # A second process group in the same processes would not connect, so the first one is kept.
     kept = patch.object(torch.distributed, "destroy_process_group", lambda *_: None)
-    with fresh_global_state(), interrupted(stop), kept:
+    # It also keeps the failure of an interrupted training, for which the next one would end.
+    patient = patch("ampft.engine.ending.GRACE_SECONDS", 600)
+    with fresh_global_state(), interrupted(stop), kept, patient:
         try:
             runpy.run_path(CLASSIFY, run_name="__main__")
         except SystemExit as end:
