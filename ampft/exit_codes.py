@@ -23,7 +23,7 @@ from ampft.text.terminal import quiet_optional_packages
 
 SECONDS_BEFORE_OTHER_RANKS = 5.0
 LEAST_FREE_BYTES = 1 << 20  # of a disk that may be full: others free some of it meanwhile
-# Of failures. Endings that are none have an `exit_code` of their own: `ampft.errors`.
+# Of failures. An ending that is not a failure has its own `exit_code`, in `ampft.errors`.
 EXIT_CODES: dict[type[Exception], int] = {OtherProcessFailed: 1, InputError: 2, TrainingStopped: 3}
 
 # Torch and transformers raise plain errors, which only their text tells apart.

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-# What is about `ampft/lab`, and about certificates. All others are about the core.
+# Scripts about `ampft/lab` and certificates; the others are about the core.
 LABORATORY = (
     *("certificate_catches", "certificate_gate", "cluster_faults", "curve_simulation"),
     *("decision_faults", "doctor", "fragile_modules", "judge_simulation", "search_gain"),

@@ -5,7 +5,7 @@ and `--table` for the table of a file. Cells that the file has already are not m
 MiniLM trains on `size` rows (0: all; validation rows of 10 % are among them), drawn by the seed,
 the classes in turn, or as they come where `AS_THEY_COME` has the set. It is tested on at most 400
 rows that are the same for all. Texts are cut at 48 tokens, or as `TOKENS` says. With one row of
-each class, there are no validation rows, because ampft refuses to split them off. `SOURCES` are
+each class, no validation rows are used, because a class needs two rows to be split. `SOURCES` are
 files of public repositories that `../shared/data` does not have: they are read in the folder `more`
 of `--data`, under the names there.
 

@@ -368,7 +368,7 @@ def without_interval(name: str) -> str:
     if name.endswith(("roc_auc", "average_precision")):
         reason = "It depends on pairs of examples, not on sums over examples"
     elif name.endswith(".py") or "/" in name:
-        reason = "What a metric of the package evaluate computes may be no sum over examples"
+        reason = "A metric of the package evaluate may not be a sum over examples"
     else:
         return ""
     return f" {reason}, so it has no interval. The report of each run has it."

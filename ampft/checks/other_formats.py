@@ -47,7 +47,7 @@ ADVICE = {
         (".pkl", ".pickle"), "A pickle can run code when it is read. Write its rows as Parquet."
     ),
     ".ann": BRAT,
-    ".spacy": f"It holds documents of spaCy, with which DocBin reads them. {_SPANS}",
+    ".spacy": f"It holds documents of spaCy, which its DocBin reads. {_SPANS}",
     **dict.fromkeys((".xlsb", ".xls", ".ods"), f"It {_A_WORKBOOK}"),
     ".txt": "Save a table as .csv or .tsv, with a header, and words with their tags as .conll.",
 }
@@ -88,7 +88,7 @@ def _is_of_rasa(start: bytes) -> bool:
 
 # The same by what the beginning of a text shows.
 _TEXTS: dict[Callable[[bytes], bool], str] = {
-    _is_web_page: "is a web page (HTML), perhaps instead of a download. Download the file itself.",
+    _is_web_page: "is a web page (HTML), not a table. Download the file itself.",
     _is_of_spacy: (
         "holds documents of spaCy 2 (paragraphs with sentences or cats). Write a row per sentence"
         ' into a .jsonl file, from its `orth` and `ner`: {"tokens": ["Ann", "sleeps"], "ner_tags":'

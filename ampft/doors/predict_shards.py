@@ -282,7 +282,7 @@ def _input_hash(path: Path, request: PredictRequest, saved: SavedClassifier) -> 
 
 
 def _file_hash(path: Path) -> str:
-    """Return the hash of an image or sound; nothing if it cannot be read, as predicting it says."""
+    """Return the hash of a file, or "" if it cannot be read, which predicting reports."""
     try:
         return describe_file(path).sha256
     except OSError:

@@ -20,7 +20,7 @@ Given = Mapping[str, str]  # Values of the flags on the command line, "true" for
 TAKEN, CONVERTED, HARMLESS, REFUSED = "taken", "converted", "harmless", "refused"
 TRUE, FALSE = ("true", "yes", "1", "y", "t"), ("false", "no", "0", "n", "f")
 SWITCH, VALUE, LIST = "switch", "value", "list"
-# Schedules of transformers that are not here.
+# Schedules of transformers that ampft does not have.
 ELSEWHERE = (
     "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr",
     "warmup_stable_decay", "greedy",
@@ -452,7 +452,7 @@ def _validation_folder(value: str, given: Given) -> list[str]:
 
 def _schedule(value: str, given: Given) -> list[str]:
     if value in ELSEWHERE:
-        raise RefusedError(f"this schedule is not here. Choose from {', '.join(SCHEDULES)}.")
+        raise RefusedError(f"this schedule is not supported. Choose from {', '.join(SCHEDULES)}.")
     return ["--lr_scheduler_type", value]
 
 
@@ -518,7 +518,7 @@ ROWS: dict[str, Row] = {
         CONVERTED,
         "AdamW in each spelling and in 8 bits; adafactor; muon",
         convert=_optimizer,
-        differs="the learning rate of adafactor is relative to the weights; there absolute",
+        differs="the learning rate of adafactor is relative to the weights here, absolute there",
     ),
     "adafactor": Row(CONVERTED, "--optim adafactor if true", SWITCH, _adafactor),
     "eval_strategy": Row(

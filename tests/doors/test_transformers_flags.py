@@ -353,7 +353,7 @@ def test_values(typed, expected):
             "--push_to_hub --push_to_hub_organization lab --push_to_hub_model_id beans",
             "^--push_to_hub_organization lab: use --hub_model_id lab/beans",
         ),
-        ("--lr_scheduler_type cosine_with_min_lr", "this schedule is not here. Choose from linear"),
+        ("--lr_scheduler_type cosine_with_min_lr", "this schedule is not supported. Choose"),
         ("--validation_dir v --dataset_name d", "^--validation_dir v: it needs --train_dir"),
         ("--use_fast_tokenizer False", "tokenizers are fast ones"),
         ("--dataloader_drop_last maybe", "received 'maybe'; it must be True or False"),

@@ -72,7 +72,8 @@ def test_the_page_refuses_a_changed_file(site, browser, tmp_path, name):
     file.write_bytes(file.read_bytes() + b" ")
     browser.get(site)
     output = browser.find_element("id", "answer")
-    _wait(lambda: output.get_attribute("value") == f"{name}: not the exported file")
+    _wait(lambda: output.get_attribute("value") != "loading ...")
+    assert output.get_attribute("value") == f"{name}: not the exported file"
 
 
 @pytest.mark.slow
