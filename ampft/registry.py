@@ -70,6 +70,7 @@ ROOMS = {
     "shards on a cluster": "lab.cluster.shard_pool",
     "tagged words": "words.reading",
     "texts": "checks.garbled_texts",
+    "unused precision": "checks.unused_precision",
 }
 
 

@@ -407,7 +407,10 @@ def precision_contradiction(
 
 def _no_product(precision: Precision) -> str:
     expected = dtype_name(precision.compute_dtype)
-    return f"mode {precision.mode} was requested, but no {expected} product was recorded"
+    return (
+        f"mode {precision.mode} was requested, but no {expected} product was recorded. Use "
+        "fp32 or another mode, or keep fewer modules in float32"
+    )
 
 
 def dtype_name(dtype: torch.dtype) -> str:

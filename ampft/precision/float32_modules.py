@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ampft.errors import InputError
 from ampft.precision.compilation import uncompiled
 from ampft.precision.resolve import Precision, usable_modes
+from ampft.registry import found
 from ampft.text.numbers import counted
 
 FLAG = "--fp32_modules"
@@ -290,7 +291,8 @@ def check_float32_modules(model: nn.Module, precision: Precision) -> None:
     if not kept:
         return
     if properties.keeps_float32_modules:
-        _refuse_all_float32(model, precision, kept)
+        if (checks := found("unused precision")) is not None:
+            checks.refuse_all_float32(model, precision, kept)
         return
     if properties.stores_16_bits:
         reason = f"it stores all weights in {properties.storage}"
@@ -303,25 +305,6 @@ def check_float32_modules(model: nn.Module, precision: Precision) -> None:
         f"{FLAG}: {counted(len(kept), 'module')} ({next(iter(kept))}) must compute in float32, and "
         f"the mode {precision.mode} cannot do that, because {reason}. Use --mixed_precision "
         f"{usable}, or remove the flag (for a saved model: {CONFIG_FIELD} in its config.json)."
-    )
-
-
-def _refuse_all_float32(
-    model: nn.Module, precision: Precision, kept: Mapping[str, Float32Forward]
-) -> None:
-    """Reject patterns that leave nothing to the requested precision."""
-    parts = {
-        path
-        for name, part in model.named_children()
-        if next(part.parameters(), None) is not None
-        for path in called_modules(name, part)
-    }
-    if precision.compute_dtype == torch.float32 or not parts <= kept.keys():
-        return
-    patterns = ",".join(dict.fromkeys(forward.pattern for forward in kept.values()))
-    raise InputError(
-        f"{FLAG} {patterns}: the whole model would compute in float32, and nothing in "
-        f"{precision.mode}. Use --mixed_precision fp32, or pass fewer modules."
     )
 
 

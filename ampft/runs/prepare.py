@@ -166,15 +166,15 @@ def prepare_training(
             parameter of the prepared model.
     """
     set_seed(args.seed)
-    is_probed = False
-    if loaded is None:
-        before = loaded = task.load_model()
+    is_probed, is_new = False, loaded is None
+    before = loaded = loaded or task.load_model()
+    check_float32_modules(loaded.model, precision)
+    if is_new:
         if begins_at_probe(args, loaded):
             print_phase("fitting the head")
             loaded = with_head_of_training(args, task, loaded, accelerator)
         is_probed = loaded is not before
         loaded = task.with_exact_outputs(loaded, precision)
-    check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
     if (note := disable_layer_drop(loaded.model)) is not None:
         loaded = replace(loaded, notes=(*loaded.notes, note))

@@ -284,6 +284,7 @@ def test_a_mode_that_cannot_keep_modules_is_refused(mode, reason):
         check_float32_modules(model, resolve(mode, CPU))
 
 
+@pytest.mark.add_ons
 def test_float32_for_the_whole_model_is_refused_in_a_mode_of_16_bits():
     model = small()
     keep_in_fp32(model, ["*"])
@@ -293,6 +294,39 @@ def test_float32_for_the_whole_model_is_refused_in_a_mode_of_16_bits():
     keep_in_fp32(model, ["*"]).remove()
     keep_in_fp32(model, ["blocks.*"])
     check_float32_modules(model, resolve("bf16", CPU))
+
+
+class WithTable(nn.Module):
+    """Attention without layers of its own between single layers, as in BERT, after a table."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 8)
+        self.norm = nn.LayerNorm(8)
+        self.body = nn.ModuleDict({"query": nn.Linear(8, 8), "block": Block()})
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, ids):
+        hidden = self.norm(self.table(ids))
+        query = self.body["query"](hidden)
+        return self.head(self.body["block"](query @ hidden.mT @ hidden))
+
+
+# The first leaves `query @ hidden.mT` to 16 bits, the others a layer.
+@pytest.mark.parametrize("patterns", ["body.*,head", "block,head", "block,query"])
+def test_products_outside_float32_modules_are_allowed(patterns):
+    model = WithTable()
+    keep_in_fp32(model, patterns.split(","))
+    check_float32_modules(model, resolve("bf16", CPU))
+
+
+@pytest.mark.add_ons
+def test_float32_for_all_that_multiplies_is_refused_although_a_table_is_left():
+    model = WithTable()
+    model.body = nn.ModuleDict({"block": Block()})
+    keep_in_fp32(model, ["block", "head"])
+    with pytest.raises(InputError, match=r"block,head: the whole model would compute in float32"):
+        check_float32_modules(model, resolve("bf16", CPU))
 
 
 def test_a_pattern_whose_modules_are_never_called_is_reported():

@@ -1,0 +1,39 @@
+"""Whether anything of a model is left to the requested precision, found without a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from ampft.errors import InputError
+from ampft.precision.float32_modules import FLAG, Float32Forward
+from ampft.precision.resolve import Precision
+
+
+def refuse_all_float32(
+    model: nn.Module, precision: Precision, kept: Mapping[str, Float32Forward]
+) -> None:
+    """Reject patterns that leave no product to the requested precision.
+
+    Lookups in embeddings are no products. A single layer in a block may belong to attention, which
+    multiplies outside it: then the first step finds whether anything ran in 16 bits.
+    """
+    tables = [part for part in model.modules() if isinstance(part, nn.Embedding)]
+    parts = {name: model.get_submodule(name) for name in kept}
+    left = {id(weight) for weight in model.parameters() if weight.dim() > 1}
+    left -= {id(weight) for part in (*tables, *parts.values()) for weight in part.parameters()}
+    single = [name for name, part in parts.items() if "." in name and _is_one_layer(part)]
+    if precision.compute_dtype == torch.float32 or left or single:
+        return
+    patterns = ",".join(dict.fromkeys(forward.pattern for forward in kept.values()))
+    raise InputError(
+        f"{FLAG} {patterns}: the whole model would compute in float32, and nothing in "
+        f"{precision.mode}. Use --mixed_precision fp32, or pass fewer modules."
+    )
+
+
+def _is_one_layer(module: nn.Module) -> bool:
+    """Return whether a module is one layer, also one with an adapter of peft around it."""
+    return hasattr(module, "base_layer") or next(module.children(), None) is None
