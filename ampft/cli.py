@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
-from ampft.arguments.completion import print_completions
 from ampft.arguments.help_text import entry, terminal_width
 from ampft.arguments.suggestions import choice_hint
 from ampft.errors import InputError
 from ampft.exit_codes import run_main
+from ampft.registry import found
 from ampft.text.terminal import discard_output
 
 # The commands by group: where each is, as `module:name` in this package, and what it does. A name
@@ -96,7 +96,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    print_completions(names(), find_command)
+    if completion := found("completion"):
+        completion.print_completions(names(), find_command)
     try:
         return run_main(lambda: _run(words))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
@@ -117,8 +118,8 @@ def find_command(name: str, argv: Sequence[str] = ()) -> Any:
     """
     place = next(group[name] for group in COMMANDS.values() if name in group)[0]
     module, _, item = place.partition(":")
-    found = getattr(import_module(f"ampft.{module}"), item)
-    return found(argv) if item.islower() else found
+    command = getattr(import_module(f"ampft.{module}"), item)
+    return command(argv) if item.islower() else command
 
 
 def _run(words: Sequence[str]) -> None:

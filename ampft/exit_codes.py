@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import io
 import os
 import shutil
@@ -64,6 +66,7 @@ def run_main(main: Callable[[], None]) -> int:
         otherwise the exit code of the error.
     """
     _prepare_streams()
+    atexit.register(gc.freeze)  # or Python looks for garbage in torch for seconds before it ends
     follow()
     # A launcher of several processes ends them by SIGTERM while they wait for each other in C++,
     # where nothing could be heard.

@@ -38,6 +38,7 @@ ROOMS = {
     "answer of a search": "lab.search.search_answer",
     "artifacts": "export.artifact",
     "cluster": "lab.cluster.launcher",
+    "completion": "doors.completion",
     "curves": "lab.curve.learning_curve",
     "curve page": "lab.curve.curve_page",
     "declared tasks": "labels.declared_task",

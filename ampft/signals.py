@@ -6,16 +6,19 @@ import _thread
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
 STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
-# Files in which `except:` swallows whatever is raised, so that nothing is raised there.
-_SWALLOWING = ("datasets/fingerprint.py", "dill/_dill.py", "multiprocess/__init__.py")
-# Part of every import: a library in C++ that is being loaded aborts if something is raised in it.
-_IMPORTING = ("<frozen importlib._bootstrap>",)
+# Files in which whatever is raised is swallowed, so that nothing is raised there.
+_SWALLOWING = (
+    "datasets/fingerprint.py", "dill/_dill.py", "multiprocess/__init__.py", "/weakref.py",
+    "/_weakrefset.py",
+)  # fmt: skip
+_IMPORTING = "<frozen importlib._bootstrap>"
 _SECONDS_BETWEEN_TRIES = 0.02
 
 
@@ -77,18 +80,21 @@ def hearing(names: tuple[str, ...] = STOPPING, *, ends_imports: bool = False) ->
 
     def hear(number: int, frame: FrameType | None) -> None:
         _heard.number = number
-        is_importing = _is_inside(frame, _IMPORTING)
+        inner = list(_frames(frame, outermost))
+        is_importing = any(map(_imports_package, inner))
         if is_importing and ends_imports and not _heard.owns_files:
             if number == signal.SIGINT:
                 os.write(2, b"\ninterrupted\n")
             os._exit(128 + number)
-        if is_importing or _is_inside(frame, _SWALLOWING):
+        if is_importing or any(map(_swallows, inner)):
             again = threading.Timer(_SECONDS_BETWEEN_TRIES, _thread.interrupt_main, (number,))
             again.daemon = True
             again.start()
         else:
             raise_if_heard()
 
+    # Called by `with`, through contextlib. A program may call this while it is imported itself.
+    outermost = sys._getframe(2)
     before, _heard.number = _heard.number, 0
     try:
         with handling(names, hear):
@@ -97,12 +103,27 @@ def hearing(names: tuple[str, ...] = STOPPING, *, ends_imports: bool = False) ->
         _heard.number = before
 
 
-def _is_inside(frame: FrameType | None, files: tuple[str, ...]) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.replace("\\", "/").endswith(files):
-            return True
+def _frames(frame: FrameType | None, outermost: FrameType) -> Iterator[FrameType]:
+    while frame is not None and frame is not outermost:
+        yield frame
         frame = frame.f_back
-    return False
+
+
+def _imports_package(frame: FrameType) -> bool:
+    """Return whether a frame imports another package, which may be cut off only at its end.
+
+    A library in C++ that is being loaded aborts if something is raised in it, and torch and numpy
+    cannot be imported again.
+    """
+    code = frame.f_code
+    if (code.co_filename, code.co_name) != (_IMPORTING, "_find_and_load"):
+        return False
+    return str(frame.f_locals["name"]).partition(".")[0] != "ampft"
+
+
+def _swallows(frame: FrameType) -> bool:
+    code = frame.f_code
+    return code.co_name == "__del__" or code.co_filename.replace("\\", "/").endswith(_SWALLOWING)
 
 
 def heard() -> int:

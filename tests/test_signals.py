@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -135,6 +136,103 @@ def test_a_signal_in_an_import_ends_a_command_at_once_or_after_it(tmp_path, name
     assert (done.returncode, done.stdout) == (128 + number, "imported\n" if owns else "")
     assert done.stderr == ("\ninterrupted\n" if name == "SIGINT" else "")
     assert list(temporary.iterdir()) == []
+
+
+class Dropped:
+    """Is interrupted where Python ignores errors."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+class Looked(dict):
+    """Is interrupted in an ordinary method, where errors are raised."""
+
+    def __missing__(self, key):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+def drop(held, keys):
+    del held[0]
+    keys.append("dropped")
+    time.sleep(5)
+
+
+def look_up(held, keys):
+    keys.append(held[0]["absent"])
+    time.sleep(5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("held", "work", "went_on"),
+    [(Dropped, drop, ["dropped"]), (Looked, look_up, [])],
+    ids=["finalizer", "control"],
+)
+def test_an_interruption_in_a_finalizer_is_heard_after_it(held, work, went_on, capsys):
+    keys = []
+    with pytest.raises(KeyboardInterrupt), hearing():
+        work([held()], keys)
+    assert keys == went_on
+    assert capsys.readouterr().err == ""
+
+
+CALLED = """
+import os, signal, time
+from ampft.signals import hearing
+
+with hearing():
+    {interrupted}
+    time.sleep(20)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_is_imported_hears_at_once(tmp_path):
+    """Only imports inside `hearing` are waited for, not the import of the program itself."""
+    interruption = "os.kill(os.getpid(), signal.SIGINT)"
+    (tmp_path / "program.py").write_text(CALLED.format(interrupted=interruption))
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_in(tmp_path, "program")
+    assert time.monotonic() < begun + 15
+
+
+@pytest.mark.slow
+def test_an_import_inside_is_waited_for(tmp_path):
+    """Negative control."""
+    (tmp_path / "slow_import.py").write_text(MODULE.format(name="SIGINT"))
+    (tmp_path / "program.py").write_text(CALLED.format(interrupted="import slow_import, sys"))
+    with pytest.raises(KeyboardInterrupt):
+        run_in(tmp_path, "program")
+    assert sys.modules.pop("slow_import")
+
+
+def run_in(folder, name):
+    sys.path.insert(0, str(folder))
+    try:
+        importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.slow
+def test_a_command_ends_without_a_search_for_garbage():
+    """With torch and transformers it takes more than a second of processor time."""
+    script = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+        "from ampft.exit_codes import run_main\n"
+        "{}\n"
+    )
+    for call, expected in (("sys.exit(run_main(lambda: None))", "True\n"), ("", "False\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", script.format(call)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == expected
 
 
 @pytest.mark.slow
