@@ -12,6 +12,7 @@ from ampft.comparison.findings import BatchTiming
 from ampft.comparison.report import prediction_tables, strips
 from ampft.comparison.report.run_charts import arm_styles
 from ampft.comparison.report.tables import evaluation_scope
+from ampft.comparison.statistics.verdict import EQUIVALENT
 from ampft.comparison.verdict_text import decision_text, difference_text, margin_text
 from ampft.errors import InputError
 from ampft.export.artifact import (
@@ -27,11 +28,13 @@ from ampft.export.certificate.certificate import (
     OPEN,
     PASSED,
     SCHEMA,
+    STEPS,
     TOO_FEW,
     UNDECIDED,
     WORSE,
     Certificate,
     ClassCheck,
+    LogitDifferences,
 )
 from ampft.files import describe_file, write_errors_explained, write_text
 from ampft.text.charts import Axis, picture
@@ -115,6 +118,9 @@ def metric_text(certificate: Certificate) -> str:
     difference = certificate.arm.difference
     if difference is None:
         return "The primary metric has no interval"
+    if certificate.verdict == PASSED and certificate.arm.outcome != EQUIVALENT:  # it is equal
+        value = comparison.baseline.metrics[comparison.metric].mean
+        return f"Both have {comparison.primary.title} {value:.4f} on these examples"
     decision = f"{difference_text(comparison, difference)}: {decision_text(comparison, difference)}"
     return f"{decision}. {margin_text(comparison, difference)}".rstrip(". ")
 
@@ -122,7 +128,9 @@ def metric_text(certificate: Certificate) -> str:
 def facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each measured fact, in one line each."""
     comparison, flips = certificate.comparison, certificate.arm.flips
-    if flips is not None:
+    answers, probes = certificate.answers, certificate.probes
+    has_numbers = answers is not None and answers.are_numbers
+    if flips is not None and not has_numbers:
         yield (
             "flips",
             f"{flips.mean:,.0f} of {comparison.examples:,} predictions differ: "
@@ -130,19 +138,8 @@ def facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
         )
     if certificate.served is not None:
         yield "served", certificate.served.text()
-    logits = certificate.logits
-    if logits is not None:
-        allowed = ""
-        if logits.tolerance is not None:
-            allowed = f"; rounding explains {100 * logits.tolerance:.2g} %"
-        if logits.rounding is not None:
-            allowed = f"; {logits.rounding:.2g} times the effect of rounding all products to int8"
-        yield (
-            "logits",
-            f"largest difference {logits.largest:.2g} ({100 * logits.share:.2g} % of the range of "
-            f"the logits{allowed}), typically {logits.typical:.2g}",
-        )
-    answers, probes = certificate.answers, certificate.probes
+    if certificate.logits is not None:
+        yield "logits", _logits_text(certificate.logits, has_numbers=has_numbers)
     if answers is not None:
         yield "answers", answers.text()
     if probes is not None:
@@ -172,6 +169,19 @@ def facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
     if cost.peak is not None:
         model = "" if cost.model_peak is None else f" (model: {_size(cost.model_peak)})"
         yield "memory", f"peak {_size(cost.peak)}{model}, in a process that predicts one batch"
+
+
+def _logits_text(logits: LogitDifferences, *, has_numbers: bool) -> str:
+    allowed = ""
+    if logits.tolerance is not None:
+        allowed = f"; rounding explains {100 * logits.tolerance:.2g} %"
+        allowed += f" and {STEPS * logits.step:.2g}" * has_numbers
+    if logits.rounding is not None:
+        allowed = f"; {logits.rounding:.2g} times the effect of rounding all products to int8"
+    return (
+        f"largest difference {logits.largest:.2g} ({100 * logits.share:.2g} % of the range of "
+        f"the logits{allowed}), typically {logits.typical:.2g}"
+    )
 
 
 def _size(number: int) -> str:

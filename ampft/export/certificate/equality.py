@@ -21,11 +21,13 @@ from ampft.decision import CONTRACT_NAME, Answers, Contract, Rule
 from ampft.errors import InputError
 from ampft.export.artifact import MODULES, SOURCE_NAME, Artifact
 from ampft.export.certificate.certificate import (
+    EQUAL,
     AnswerDifferences,
     Finding,
     ProbeDifferences,
     finding,
 )
+from ampft.export.certificate.gate import LogitTally
 from ampft.files import describe_file, hashed_text
 from ampft.kinds.logits import forward_logits, model_inputs
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
@@ -44,7 +46,6 @@ CODE = ".py"
 PROBES = (64, 256)  # least and most made-up rows
 PROBE_BATCH = 16
 PROBE_SEED = 0
-ROUNDED_NUMBER = 1e-6  # relative difference of two numbers that float32 explains
 
 
 def exact_failures(artifact: Artifact, run: Path, loaded: Any) -> Iterator[Finding]:
@@ -199,6 +200,7 @@ class AnswerTally:
         self._model, self._artifact = model, artifact
         self._rows = self._labels = self._answered = self._decided = 0
         self._largest = 0.0
+        self._numbers = LogitTally()
 
     def add(self, logits: npt.NDArray[Any], own: npt.NDArray[Any]) -> None:
         """Add the (m, K) logits of a batch from the model and from the artifact."""
@@ -207,8 +209,11 @@ class AnswerTally:
         shown, shown_by_artifact = self._model.answers(expected), self._artifact.answers(found)
         self._rows += len(logits)
         self._largest = max(self._largest, float(np.abs(found - expected).max(initial=0.0)))
-        pairs_of_labels = zip(shown.labels, shown_by_artifact.labels, strict=True)
-        self._labels += sum(_are_unlike(one, other) for one, other in pairs_of_labels)
+        if self._model.numbers:
+            self._numbers.add(expected, found)
+        else:
+            pairs_of_labels = zip(shown.labels, shown_by_artifact.labels, strict=True)
+            self._labels += sum(one != other for one, other in pairs_of_labels)
         self._answered += int((_answered(shown) != _answered(shown_by_artifact)).sum())
         # The logits of the model, decided by the artifact: nothing is left to rounding.
         same = self._artifact.answers(self._artifact.probabilities(logits))
@@ -223,19 +228,12 @@ class AnswerTally:
         """Return the counts over all rows."""
         return AnswerDifferences(
             rows=self._rows,
-            labels=self._labels,
+            labels=self._numbers.beyond(EQUAL) if self._model.numbers else self._labels,
             answered=self._answered,
             probability=self._largest,
             decided=self._decided,
             are_numbers=self._model.numbers,
         )
-
-
-def _are_unlike(one: str | float, other: str | float) -> bool:
-    """Return whether two labels differ; numbers by more than their own rounding."""
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) > ROUNDED_NUMBER * max(abs(one), abs(other))
-    return one != other
 
 
 def _answered(answers: Answers) -> npt.NDArray[np.bool_]:
@@ -278,6 +276,7 @@ def probed(model: Predictor, artifact: Predictor, contract: Contract) -> ProbeDi
         coverage=min(1.0, len(np.unique(order)) / len(tokens)),
         largest=largest,
         range=high - low,
+        step=float(np.spacing(np.float32(max(abs(low), abs(high))))),
     )
 
 

@@ -51,6 +51,7 @@ from ampft.export.certificate.certificate import (
     ClassCheck,
     Finding,
     LogitDifferences,
+    beyond_float32,
     finding,
 )
 from ampft.export.formats import BLOCKS, INT8
@@ -216,6 +217,22 @@ class LogitTally:
         """90th percentile over the rows of the largest difference of a row."""
         return float(np.quantile(np.concatenate(self._rows), 0.9)) if self._rows else 0.0
 
+    @property
+    def width(self) -> float:
+        """Largest minus smallest logit of the model."""
+        return float(max(self._high - self._low, 0.0))
+
+    @property
+    def step(self) -> float:
+        """Distance between neighbouring float32 numbers at the largest logit."""
+        largest = max(abs(self._low), abs(self._high))
+        return float(np.spacing(np.float32(largest))) if np.isfinite(largest) else 0.0
+
+    def beyond(self, share: float) -> int:
+        """Return the number of rows that differ by more than a share of the range, and rounding."""
+        rows = np.concatenate(self._rows) if self._rows else np.zeros(0)
+        return sum(beyond_float32(row, self.step) > share * self.width for row in rows.tolist())
+
     def differences(self, rounding: LogitTally | None = None) -> LogitDifferences:
         """Return the differences over all rows.
 
@@ -223,15 +240,14 @@ class LogitTally:
             rounding: What rounding of all products does to some of these rows, if it is known.
         """
         rows = np.concatenate(self._rows) if self._rows else np.zeros(1)
-        width = max(self._high - self._low, 0.0)
-        bound = np.inf if self._tolerance is None else self._tolerance * width
         return LogitDifferences(
             largest=float(rows.max()),
             typical=float(np.median(rows)),
-            range=float(width),
+            range=self.width,
             tolerance=self._tolerance,
-            rows_beyond=int((rows > bound).sum()),
+            rows_beyond=0 if self._tolerance is None else self.beyond(self._tolerance),
             rounding=self.large / rounding.large if rounding and rounding.large else None,
+            step=self.step,
         )
 
 
@@ -271,7 +287,7 @@ def _failures(draft: Certificate) -> Iterator[Finding]:
     answers, probes = draft.answers, draft.probes
     if answers is not None and answers.decided:
         yield finding("answers", rows=answers.decided, examples=answers.rows)
-    if probes is not None and probes.share > TOLERANCES[precision]:
+    if probes is not None and probes.unexplained > TOLERANCES[precision]:
         limit = TOLERANCES[precision]
         yield finding("probes", rows=probes.rows, largest=probes.share, tolerance=limit)
     # Whether int8 activations have a scale per row, or more.

@@ -20,6 +20,7 @@ from ampft.evaluation.evaluate import as_array
 from ampft.export.artifact import Artifact, open_uncertified
 from ampft.export.certificate.artifact_clients import served_artifact
 from ampft.export.certificate.certificate import (
+    EQUAL,
     UNDECIDED,
     AnswerDifferences,
     BatchInvariance,
@@ -285,6 +286,7 @@ class RowPredictions:
     labels: Mapping[int, str]
     logits: Mapping[int, Tensor]
     decoded: Decoded
+    are_numbers: bool = False  # Whether labels are numbers as text.
 
     @property
     def is_finite(self) -> bool:
@@ -304,11 +306,13 @@ class RowPredictions:
 
     def against(self, alone: RowPredictions, tolerance: float | None) -> BatchInvariance:
         """Return what changes if some of these rows are predicted alone."""
+        tally = self.tally(alone, tolerance)
+        changed = sum(self.labels[row] != label for row, label in alone.labels.items())
         return BatchInvariance(
             sizes=BATCH_SIZES,
             rows=len(alone.labels),
-            changed=sum(self.labels[row] != label for row, label in alone.labels.items()),
-            logits=self.tally(alone, tolerance).differences(),
+            changed=tally.beyond(EQUAL) if self.are_numbers else changed,
+            logits=tally.differences(),
         )
 
 
@@ -352,7 +356,9 @@ def predict_rows(
         pairs = zip(batch.tolist(), predictor.problem.predicted(decoded), own, strict=True)
         for row, (label, _), each in pairs:
             labels[row], logits[row] = str(label), each
-    return RowPredictions(labels, logits, parts.joined())
+    rule = getattr(predictor.problem, "rule", None)
+    are_numbers = rule is not None and rule.numbers
+    return RowPredictions(labels, logits, parts.joined(), are_numbers)
 
 
 @torch.no_grad()

@@ -10,11 +10,14 @@ from made import FLOAT32, INT8, NAMES, certificate, drawn, invariance, outcome
 from scipy.stats import beta
 
 from ampft.data.splits import group_equal_keys
+from ampft.decision import Rule
 from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
-from ampft.export.certificate.certificate import finding
+from ampft.export.certificate.certificate import EQUAL, finding
+from ampft.export.certificate.equality import AnswerTally
 from ampft.export.certificate.gate import (
     STORED,
+    TOLERANCES,
     LogitTally,
     compare_outcomes,
     dtype_failures,
@@ -164,6 +167,25 @@ def test_logits_that_are_not_finite_are_left_out_of_the_differences():
     tally.add(np.array([[0.0, 2.0]]), np.array([[0.5, np.nan]]))
     found = tally.differences()
     assert (found.largest, found.range) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1990.0, -1990.0])
+@pytest.mark.parametrize(("fault", "is_equal"), [(0.0, True), (0.001, False)])
+def test_numbers_are_equal_up_to_what_float32_holds(mean, fault, is_equal):
+    """Near 0, each number has its own digits; near 2,000, they are 0.00012 apart."""
+    rng = np.random.default_rng(0)
+    numbers = np.float32(mean + rng.normal(0, 0.05, (200, 1)))
+    step = np.spacing(np.float32(max(abs(mean), 0.1)))
+    other = numbers + np.float32(step * rng.integers(-1, 2, (200, 1)) + fault)
+    rule = Rule(("year",), numbers=True)
+    answers, tally = AnswerTally(rule, rule), LogitTally(TOLERANCES["fp32"])
+    answers.add(numbers, other)
+    tally.add(numbers, other)
+    found = tally.differences()
+    assert (answers.differences().labels == 0) is is_equal
+    assert (found.unexplained <= EQUAL) is is_equal
+    assert (found.rows_beyond == 0) is is_equal
+    assert found.share > 0
 
 
 def test_a_kernel_that_depends_on_the_batch_fails():
