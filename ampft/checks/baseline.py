@@ -27,6 +27,7 @@ from ampft.evaluation.probe import BATCH, MAX_UNITS, probe_decoded, set_head, wi
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
+from ampft.models.mean_pooling import MARK
 from ampft.registry import room
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
@@ -142,8 +143,8 @@ def frozen_encoder_baseline(
 
     The features of a text are the mean of the last hidden states of its tokens, in float32 and of
     unit length, as sentence-transformers computes it for all-MiniLM-L6-v2. Other inputs, texts in
-    windows and models with a decoder have the features that the head reads. So has a run whose head
-    began at a regression, which is not fitted again.
+    windows and models with a decoder have the features that the head reads. If the head began at a
+    regression on these features, or on the mean through an added layer, it is not fitted again.
 
     Args:
         seed: Seed of the parameters that are drawn at random.
@@ -157,15 +158,15 @@ def frozen_encoder_baseline(
         torch.manual_seed(seed)
         loaded = task.load_model()
     model: Any = loaded.model.to(device).eval()
-    if probe is not None:
-        check(len(task.labels[split]) * _seconds_per_row(task, model))
-        set_head(task, model, probe, "--baseline")
-        return task.outcome(split, probe_decoded(task, model, split))
     train, targets = task.examples("train"), np.asarray(task.labels["train"])
     has_means = task.row.kind.has_texts and not model.config.is_encoder_decoder
     has_means = has_means and len(train.lengths) == len(targets)
     # The body of a model of own code can be anything, such as a table of embeddings.
     has_means = has_means and isinstance(model.base_model, PreTrainedModel)
+    if probe is not None and (not has_means or getattr(model.config, MARK, False)):
+        check(len(task.labels[split]) * _seconds_per_row(task, model))
+        set_head(task, model, probe, "--baseline")
+        return task.outcome(split, probe_decoded(task, model, split))
     if has_means and loaded.padding_free:
         # Its last layer may compute only what the head reads.
         room("packing").packing_of(model).remove()

@@ -184,8 +184,7 @@ def _simple_methods(
         training = timings.get("training_seconds") or 0.0
         seconds = None if args.baseline else max(simple.SHARE * training, simple.LEAST_SECONDS)
         device = prepared.accelerator.device
-        loaded = prepared.loaded  # by default, nothing of it is random but the head
-        probe = loaded.probe if loaded.begins_at_probe else None
+        probe = prepared.loaded.probe
         others = simple.baselines(prepared.task, outcome, device, args.seed, seconds, probe)
         methods = others | methods
     return compared_methods(prepared.task, outcome, methods)

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -8,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from tiny_text import tiny_task
 
+import ampft
 from ampft.checks.baseline import (
     bag_of_words_baseline,
     bag_of_words_model,
@@ -19,6 +21,7 @@ from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation.compared_methods import compared_methods
+from ampft.evaluation.probe import fit_regression
 from ampft.evaluation.sanity import constant_outcome
 from ampft.evaluation.simple_methods import (
     BAG_OF_WORDS,
@@ -207,3 +210,32 @@ def test_a_text_without_weight_is_not_fitted(several):
         np.testing.assert_allclose(one[:, :2], expected, atol=1e-4)
     plain = bag_of_words_model(texts, targets, 3, "--baseline")(texts)
     assert abs(plain - one).max() > 0.05
+
+
+@pytest.mark.slow
+def test_a_head_that_began_at_the_regression_is_not_fitted_again(tiny_bert, monkeypatch, tmp_path):
+    """Words: their frozen features are what the head reads, so the second fit would be the same."""
+    fitted = []
+
+    def counted_fit(*args, **given):
+        fitted.append(1)
+        return fit_regression(*args, **given)
+
+    monkeypatch.setattr("ampft.evaluation.probe.fit_regression", counted_fit)
+    words = {"the": "O", "rhine": "RIVER", "tin": "METAL", "nile": "RIVER"}
+    names = np.random.default_rng(0).choice(list(words), (40, 5)).tolist()
+    rows = pd.DataFrame({"tokens": names, "tags": [[words[name] for name in row] for row in names]})
+
+    def frozen(head, folder):
+        run = ampft.finetune(
+            rows, test=rows[:20], output_dir=tmp_path / folder, model_name_or_path=str(tiny_bert),
+            head_init=head, num_train_epochs=1, baseline=True, cpu_threads=1, serve_back=False,
+        )  # fmt: skip
+        return next(each for each in run.record.simple_methods if each.name == FROZEN)
+
+    begun = frozen("probe", "probe")
+    assert len(fitted) == 1
+    again = frozen("random", "random")
+    assert len(fitted) == 2, "a head that began otherwise is compared with a new regression"
+    assert begun.metrics == again.metrics
+    assert begun.metrics["micro_f1"] > 0
