@@ -332,8 +332,8 @@ def as_checkpointed(prepared: P, checkpoint: Checkpoint) -> P:
         refuse_differences(
             where,
             changed_values(manifest.topology, topology_of(prepared.record)),
-            "The same examples would be used in the same order, but not the same rounding. Start "
-            "it as before, or pass --allow_topology_change, which is recorded.",
+            "The examples and their order would be the same, but rounding and the masks of dropout "
+            "would not. Start it as before, or pass --allow_topology_change, which is recorded.",
         )
     return prepared
 
