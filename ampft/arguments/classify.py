@@ -311,7 +311,7 @@ class OutputArguments:
     allow_topology_change: bool = _output(
         False,
         "resume with another number of processes or micro-batches or on another device; the "
-        "examples stay the same, the rounding does not, and the record says so",
+        "examples stay the same, rounding and dropout masks do not, and the record says so",
         needs=("resume_from_checkpoint",),
     )
     watch: int | None = _output(
