@@ -316,6 +316,7 @@ DECISION_FAULTS: dict[str, Fault] = {
 GRAPH_FAULTS: dict[str, Fault] = {
     "one class broken": broken_class,
     "head x 1.01": scaled_weight("classifier.weight", 1.01),
+    "head x 1.001": scaled_weight("classifier.weight", 1.001),
     "embedding of one token": scaled_weight("word_embeddings.weight", -3.0, row=40),
     "last position": scaled_weight("position_embeddings.weight", -3.0, row=20),
     "other pooling": other_pooling,

@@ -115,6 +115,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "weights": lambda precision, stored: (
         f"the precision of the artifact is {precision}, but its weights are stored as {stored}"
     ),
+    "values": lambda names, precision: (
+        f"{counted(len(names), 'weight')} in the artifact {'is' if len(names) == 1 else 'are'} not "
+        f"the run's, rounded to {precision}: {', '.join(names[:LISTED])}"
+    ),
     "products": lambda precision, executed: (
         f"the precision of the artifact is {precision}, but its products ran as {executed}"
     ),

@@ -41,6 +41,7 @@ from ampft.export.certificate.gate import (
 )
 from ampft.export.certificate.measured import artifact_dtypes, measured_cost
 from ampft.export.certificate.verified_rows import VerifiedRows, VerifyRequest, check_verification
+from ampft.export.certificate.weights import weight_failures
 from ampft.export.formats import FP32, INT8
 from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits, logits_of_rows
@@ -126,7 +127,10 @@ class _Verification:
         """Return the certificate, within the numerics of the model."""
         rows, record, manifest = self.rows, self.opened.record, self.opened.manifest
         versions = manifest.versions
-        failures = list(exact_failures(self.opened, self.run, self.model.config))
+        failures = [
+            *exact_failures(self.opened, self.run, self.model.config),
+            *weight_failures(self.opened, self.run),
+        ]
         outcomes, logits, answers, found = self._predict()
         comparison, classes = compare_outcomes(
             *outcomes,
