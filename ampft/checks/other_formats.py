@@ -23,6 +23,11 @@ _ARROW = (
     "Pass the folder that save_to_disk of datasets wrote with --dataset_name. Otherwise write it as"
     " Parquet: pandas.read_feather('FILE').to_parquet('FILE.parquet')."
 )
+_ROWS = "Write a row per example as .csv or .jsonl, with the columns text and label."
+_STATISTICS = (
+    "Write it as Parquet: pandas.read_stata('FILE').to_parquet('FILE.parquet'), or read_spss,"
+    " read_sas."
+)
 _FASTTEXT = b"__label__"  # before each label
 _OF_FASTTEXT = (
     "It has lines of fastText. Write them as a table: (printf 'label\\ttext\\n'; sed"
@@ -49,6 +54,12 @@ ADVICE = {
     ".ann": BRAT,
     ".spacy": f"It holds documents of spaCy, which its DocBin reads. {_SPANS}",
     **dict.fromkeys((".xlsb", ".xls", ".ods"), f"It {_A_WORKBOOK}"),
+    **dict.fromkeys((".dta", ".sav", ".sas7bdat", ".por"), _STATISTICS),
+    **dict.fromkeys((".rds", ".rdata", ".rda"), "Write it in R: write.csv(DATA, 'NAME.csv')."),
+    **dict.fromkeys((".mat", ".npz", ".npy", ".h5", ".hdf5"), f"It holds arrays. {_ROWS}"),
+    **dict.fromkeys((".toml", ".arff", ".sql"), _ROWS),
+    ".xml": f"XML is not read. {_ROWS} {_SPANS} Of CVAT, export another format.",
+    ".xmi": f"Of INCEpTION, export CoNLL 2002, and name the file .conll. Otherwise: {_SPANS}",
     ".txt": "Save a table as .csv or .tsv, with a header, and words with their tags as .conll.",
 }
 # What a file is and what to do, by the bytes with which it begins.
@@ -78,12 +89,27 @@ def _is_of_spacy(start: bytes) -> bool:
 
 
 def _is_of_webanno(start: bytes) -> bool:
-    return re.match(rb"(?:\xef\xbb\xbf)?#\s?(?:FORMAT=)?webanno", start, re.IGNORECASE) is not None
+    begins = re.match(rb"(?:\xef\xbb\xbf)?#\s?(?:FORMAT=)?webanno", start, re.IGNORECASE)
+    return begins is not None or (b'"%TYPES"' in start and start.lstrip().startswith(b"{"))
 
 
 def _is_of_rasa(start: bytes) -> bool:
     text = re.sub(rb"(?m)^(?:#[^#].*|version:.*)?\r?\n", b"", start)
     return re.match(rb"nlu:\s*\n|##\s*(?:intent|synonym|lookup|regex):", text) is not None
+
+
+def _is_of_via(start: bytes) -> bool:
+    is_object = start.lstrip().startswith(b"{")
+    return is_object and b'"regions"' in start and b'"region_attributes"' in start
+
+
+def _is_sql(start: bytes) -> bool:
+    begins = re.match(rb"\s*(?:PRAGMA \w+|CREATE TABLE|-- MySQL dump|--\s+-- Postgre)", start)
+    return begins is not None and re.search(rb"CREATE TABLE|-- ", start) is not None
+
+
+def _is_arff(start: bytes) -> bool:
+    return re.match(rb"(?:%.*\s+)*@relation\s", start, re.IGNORECASE) is not None
 
 
 # The same by what the beginning of a text shows.
@@ -98,6 +124,13 @@ _TEXTS: dict[Callable[[bytes], bool], str] = {
         "is an export of WebAnno or INCEpTION in their own format. Export the project as"
         " CoNLL 2002, and name the file .conll."
     ),
+    _is_of_via: (
+        "holds regions of pictures, of VGG Image Annotator. For classes of whole pictures, write a"
+        " table with the columns image and label. Draw regions as masks, one image of class"
+        " numbers for each picture, and pass the folder with --dataset_name and --task pixels."
+    ),
+    _is_sql: f"is a dump of SQL, not a table. {_ROWS}",
+    _is_arff: f"is a file of Weka (ARFF). {_ROWS}",
     _is_of_rasa: (
         "holds training data of Rasa. Convert it: rasa data convert nlu --format json --data FILE"
         " --out NAME.json"

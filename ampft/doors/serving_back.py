@@ -117,7 +117,11 @@ def serve_back(
     return ServedPart(
         split=outcome.split,
         clients=clients,
-        causes=tuple(dict.fromkeys([*served.other_decisions(), *served.causes])),
+        causes=tuple(
+            dict.fromkeys(
+                [*served.other_decisions(), *served.other_preprocessing(), *served.causes]
+            )
+        ),
         notes=tuple(served.notes()),
     )
 
@@ -536,6 +540,19 @@ class _Served:
             ours["threshold"], theirs["threshold"] = self.outcome.threshold, rule.threshold
         return [*map(inert, _unequal(CONTRACT_NAME, ours, theirs))]
 
+    def other_preprocessing(self) -> list[str]:
+        """Return which entries of the saved tokenizer or processor are not the training's.
+
+        A flag can have no effect on the rows that were asked about, or leave none to ask about.
+        """
+        trained = self.record.model.preprocessing or {}
+        try:
+            saved = saved_preprocessing(self.folder, list(trained))
+        except (OSError, ValueError):  # clients that load it report it
+            return []
+        parts = [_unequal(name, trained[name], values) for name, values in saved.items()]
+        return [inert(text) for part in parts for text in part]
+
     def _causes(self, client: str, row: int) -> Iterator[str]:
         """Yield why the answer of a client is not the run's, in sentences."""
         config = self.pipe.model.config if client == PIPELINE else self.config
@@ -545,18 +562,16 @@ class _Served:
             ours = ", ".join(self.record.label_names[:LISTED])
             theirs = ", ".join(names[:LISTED])
             found.append(f"config.json has the classes {theirs}; the run has {ours}.")
-        trained = self.record.model.preprocessing or {}
-        for name, values in saved_preprocessing(self.folder, list(trained)).items():
-            found += _unequal(name, trained[name], values)
+        found = [*map(inert, found), *self.other_preprocessing()]
         if not found and client == PIPELINE and self.pipe.tokenizer is not None:
-            found += self._other_tokens(row)
+            found += map(inert, self._other_tokens(row))
         if not found and client == PIPELINE and self.row.kind.processor == "image_processor":
-            found += filter(None, [other_picture(self._question(row))])
+            found += map(inert, filter(None, [other_picture(self._question(row))]))
         if not found and client == PIPELINE:
             now = configuration_of(self.pipe.model)
             before = {k: v for k, v in (self.record.model.configuration or {}).items() if k in now}
-            found += _unequal("config.json", before, {k: now[k] for k in before})
-        yield from map(inert, found)
+            found += map(inert, _unequal("config.json", before, {k: now[k] for k in before}))
+        yield from found
 
     def _other_tokens(self, row: int) -> Iterator[str]:
         """Yield that a pipeline's tokenizer gives other tokens than the one of the run."""

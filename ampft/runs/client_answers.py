@@ -65,7 +65,7 @@ class ServedPart:
             return None
         causes = " ".join(self.causes) or "The cause is unknown."
         is_shown = not all(each.agrees for each in self.clients)
-        what = "answers differ" if is_shown else "decision.json differs"
+        what = "answers differ" if is_shown else "saved files differ"
         return (
             f"Served back from the saved folder, {what} from the run's: {self.text()}. "
             f"{causes} Whoever loads this folder does not get the results of this report."

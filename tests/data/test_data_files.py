@@ -60,6 +60,16 @@ REFUSED = {
         "text,label\na,0\nb,1\ntext,label\nc,0\n",
         r"train\.csv, line 4: the header is repeated\. Remove this line",
     ),
+    "header repeated with its byte-order mark": (
+        "train.csv",
+        "\ufefftext,label\na,0\nb,1\n\ufefftext,label\nc,0\n",
+        r"train\.csv, line 4: the header is repeated\. Remove this line",
+    ),
+    "header repeated with a mark, labels first": (
+        "train.tsv",
+        "label\ttext\n0\ta\n1\tb\n\ufefflabel\ttext\n0\tc\n",
+        r"train\.tsv, line 4: the header is repeated\. Remove this line",
+    ),
     "columns of 0 and 1": (
         "train.csv",
         "text,x,y\na,0,1\nb,1,1\nc,1,0\n",

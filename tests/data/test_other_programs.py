@@ -363,6 +363,15 @@ OTHER_FORMATS = {
     "spaCy 3": ("train.spacy", b"\x78\x9c", "It holds documents of spaCy"),
     "WebAnno 3": ("train.tsv", b"#FORMAT=WebAnno TSV 3.2\n#T_SP=x\n", "as CoNLL 2002"),
     "WebAnno 2": ("train.conll", b"# webanno.custom.NER | value\n", "as CoNLL 2002"),
+    "INCEpTION": ("train.json", b'{"%TYPES": {}, "%FEATURE_STRUCTURES": [{}]}', "as CoNLL 2002"),
+    "INCEpTION, XMI": ("train.xmi", b"<xmi:XMI>", "export CoNLL 2002"),
+    "VIA": ("train.json", b'{"a": {"regions": [{"region_attributes": {}}]}}', "of VGG Image Anno"),
+    "SQL": ("train.csv", b"PRAGMA foreign_keys=OFF;\nCREATE TABLE t(a,b);\n", "is a dump of SQL"),
+    "SQL of MySQL": ("train.tsv", b"-- MySQL dump 10.13\n--\n", "is a dump of SQL"),
+    "ARFF": ("train.csv", b"% of UCI\n@RELATION r\n@DATA\n", "is a file of Weka"),
+    "Stata": ("train.dta", b"s", r"read_stata\('.*train\.dta'\)"),
+    "R": ("train.rds", b"X", "write.csv"),
+    "CVAT": ("annotations.xml", b"<annotations/>", "XML is not read"),
     "Rasa": ("train.yml", RASA.encode(), "rasa data convert nlu --format json"),
     "Rasa 1": ("train.md", b"## intent:greet\n- hello\n", "training data of Rasa"),
 }
@@ -373,6 +382,12 @@ def test_other_formats_are_named_with_what_to_do(tmp_path, case):
     name, content, message = OTHER_FORMATS[case]
     with pytest.raises(InputError, match=message):
         load(tmp_path, content, name)
+
+
+@pytest.mark.parametrize("text", ["PRAGMA of the film", "@relations of people", "CREATE TABLES"])
+def test_a_table_about_formats_is_a_table(tmp_path, text):
+    rows = [(f"{text} {i}", "ab"[i % 2]) for i in range(40)]
+    assert len(load(tmp_path, csv_of(rows)).label_names) == 2
 
 
 def test_a_text_about_paragraphs_is_no_document_of_spacy(tmp_path):

@@ -200,6 +200,20 @@ def test_other_settings_are_seen_and_named(text_run, tmp_path, name, entry, valu
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("entry", "value", "asked"),
+    [("model_max_length", 3, 0), ("do_lower_case", False, SOME)],  # these words have no capitals
+)
+def test_a_flag_that_no_asked_row_shows_is_named(words_run, tmp_path, entry, value, asked):
+    copy = changed(words_run, tmp_path, "tokenizer_config.json", **{entry: value})
+    part = served(words_run, copy)
+    assert equal_rows(part) == {PIPELINE: asked, PREDICT: SOME}
+    assert f"tokenizer_config.json has {entry} {value}" in part.warning()
+    assert part.warning().startswith("Served back from the saved folder, saved files differ")
+    assert served(words_run).warning() is None
+
+
+@pytest.mark.slow
 def test_another_longest_text_is_seen_by_ampft_predict_and_named(text_run, tmp_path):
     read = json.loads((text_run / "decision.json").read_text())["tokenization"]
     read["max_length"] = 4

@@ -15,7 +15,7 @@ from ampft.data.columns import DataColumns
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows, RowCollector
-from ampft.data.sources.source_table import SourceTable, as_text
+from ampft.data.sources.source_table import BYTE_ORDER_MARK, SourceTable, as_text
 from ampft.errors import InputError
 from ampft.ownership import temporary_folder
 
@@ -42,9 +42,12 @@ def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) ->
     count, extra = len(inputs.sources), columns.extra
 
     def usable() -> Iterator[tuple[int, list[Any]]]:
-        names = (*inputs.sources, *extra.values(), *labels.columns)
+        names = [*inputs.sources, *extra.values(), *labels.columns]
+        header = {name: (name, BYTE_ORDER_MARK + name) for name in names}
         for row, (number, values) in enumerate(table.read(names)):
             place = table.place(number)
+            if all(value in header[name] for name, value in zip(names, values, strict=True)):
+                raise InputError(f"{place}: the header is repeated. Remove this {table.unit}.")
             if media is None:
                 cells: list[Any] = [*inputs.texts(values[:count], place)]
             else:
@@ -52,8 +55,6 @@ def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) ->
             others = zip(extra.values(), values[count:], strict=False)
             cells += [as_text(value, place, name) for name, value in others]
             found = labels.parse(values[count + len(extra) :], place)
-            if found == labels.columns and (*cells[: len(columns.inputs)],) == columns.inputs:
-                raise InputError(f"{place}: the header is repeated. Remove this {table.unit}.")
             if collector.add(number, cells[: len(columns.inputs)], found):
                 yield row, cells
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SAMPLE_ROWS = 1000  # in which the different values of a column are counted
+BYTE_ORDER_MARK = "\ufeff"
 MAX_NUMBERS_SHOWN = 10
 POSITION = "position"  # unit of data sets and data in memory, which Python counts from 0
 

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from ampft.data.columns import DELIMITERS, USUAL_NAMES, normalized_name
-from ampft.data.sources.source_table import SAMPLE_ROWS, NamedColumns, Row, SourceTable
+from ampft.data.sources.source_table import (
+    BYTE_ORDER_MARK,
+    SAMPLE_ROWS,
+    NamedColumns,
+    Row,
+    SourceTable,
+)
 from ampft.errors import InputError, quoted, quoted_list
 from ampft.registry import found
 from ampft.text.numbers import counted
@@ -130,7 +136,9 @@ def _read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoti
     header = next(rows(), None)
     if header is None:
         raise InputError(f"{path}: the file is empty. Its first line must be a header.")
-    columns = NamedColumns.of(header[1], str(path))
+    # A file that was saved twice with a mark has two, and `opened_text` removes one.
+    names = [name.removeprefix(BYTE_ORDER_MARK) for name in header[1]]
+    columns = NamedColumns.of(names, str(path))
     separators = DELIMITERS.get(delimiter, f"{delimiter!r}")
     hint = f"A text with {separators} must be in double quotes."
     if columns.count == 1:
