@@ -40,8 +40,8 @@ from ampft.export.certificate.gate import (
     with_verdict,
 )
 from ampft.export.certificate.measured import artifact_dtypes, measured_cost
+from ampft.export.certificate.stored_weights import weight_failures
 from ampft.export.certificate.verified_rows import VerifiedRows, VerifyRequest, check_verification
-from ampft.export.certificate.weights import weight_failures
 from ampft.export.formats import FP32, INT8
 from ampft.files import describe_file
 from ampft.kinds.logits import forward_logits, logits_of_rows

@@ -9,7 +9,7 @@ import torch
 from onnx import helper, numpy_helper
 from safetensors.torch import save_file
 
-from ampft.export.certificate.weights import weight_failures
+from ampft.export.certificate.stored_weights import weight_failures
 
 RANDOM = np.random.default_rng(0)
 HEAD = RANDOM.normal(size=(3, 8)).astype(np.float32)
