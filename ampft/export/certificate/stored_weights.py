@@ -32,7 +32,7 @@ def weight_failures(artifact: Artifact, run: Path) -> Iterator[Finding]:
     """Yield the weights in an artifact that are not the run's after the same rounding.
 
     A weight is found by its name, and a matrix without its name by being near. Others are not
-    compared, nor are int8 artifacts and runs that saved only adapters.
+    compared, nor are OpenVINO files, int8 artifacts and runs that saved only adapters.
     """
     paths = sorted(run.glob(WEIGHTS))
     if artifact.manifest.precision == INT8 or not paths:
@@ -103,9 +103,3 @@ def _stored(artifact: Artifact) -> Iterator[tuple[str, Tensor]]:
         for each in onnx.load(str(path)).graph.initializer:
             if each.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16):
                 yield each.name, torch.from_numpy(numpy_helper.to_array(each).copy())
-    elif path.suffix == ".xml":
-        import openvino
-
-        for each in openvino.Core().read_model(path).get_ops():
-            if each.get_type_name() == "Constant" and each.get_element_type().is_real():
-                yield each.get_friendly_name(), torch.from_numpy(each.data.copy())
