@@ -533,9 +533,9 @@ class _Served:
         saved = (self.record.model.preprocessing or {}).get("tokenizer_config.json") or {}
         if read is not None and "model_max_length" in saved:  # it truncates as in training
             ours["max_length"], theirs["max_length"] = saved["model_max_length"], read.max_length
-        if isinstance(self.outcome, TunableOutcome):
+        if isinstance(self.outcome, TunableOutcome):  # other runs have no such decisions
             ours |= self.outcome.decisions.entries(self.record.label_names)
-            theirs |= rule.decisions.entries(rule.label_names)
+        theirs |= rule.decisions.entries(rule.label_names)
         if self.row.several_labels and isinstance(self.outcome, TunableOutcome):
             ours["threshold"], theirs["threshold"] = self.outcome.threshold, rule.threshold
         return [*map(inert, _unequal(CONTRACT_NAME, ours, theirs))]

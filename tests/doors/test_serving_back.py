@@ -249,6 +249,15 @@ def test_a_damaged_folder_is_a_warning_and_not_an_error(text_run, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_temperature_that_no_run_of_words_has_is_named(words_run, tmp_path):
+    rule = json.loads((words_run / "decision.json").read_text())["rule"]
+    rule["decisions"]["logit_temperature"] = 3.0
+    part = served(words_run, changed(words_run, tmp_path, "decision.json", rule=rule))
+    assert equal_rows(part) == {PIPELINE: SOME, PREDICT: 0}
+    assert "decision.json has logit_temperature 3.0, not None" in part.warning()
+
+
+@pytest.mark.slow
 def test_words_are_compared_one_by_one(words_run):
     card = (words_run / "README.md").read_text()
     assert 'classify("a text", aggregation_strategy="first")' in card
