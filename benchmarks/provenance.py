@@ -28,10 +28,15 @@ def provenance(gpu_names: Iterable[str] = ()) -> dict[str, object]:
         "commit": git("rev-parse", "HEAD"),
         "changed_files": git("status", "--porcelain", "--untracked-files=no").splitlines(),
         "date": datetime.now(UTC).date().isoformat(),
-        "command": redact_command(sys.argv),
+        "command": [_portable(word) for word in redact_command(sys.argv)],
         "versions": versions(),
         "hardware": hardware(gpu_names),
     }
+
+
+def _portable(word: str) -> str:
+    """Return a word of a command; of a path that only one machine has, the last part."""
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def write_results(path: Path, result: Mapping[str, object]) -> None:

@@ -43,3 +43,17 @@ def test_results_that_a_page_names_exist():
     assert len(found) > 10
     missing = [(page.name, name) for page, name in found if not (RESULTS / name).exists()]
     assert not missing
+
+
+FOLDER_OF_ONE_MACHINE = re.compile(r'"/(tmp|home|root|work)/')
+
+
+def test_no_stored_measurement_names_a_folder_of_one_machine(monkeypatch):
+    for path in sorted(RESULTS.glob("*.json")):
+        assert not FOLDER_OF_ONE_MACHINE.search(path.read_text(encoding="utf-8")), path
+    monkeypatch.setattr(
+        "sys.argv", ["speed.py", "--data", "/tmp/a/data", "--out", "results/b.json"]
+    )
+    command = import_module("provenance").provenance()["command"]
+    assert command == ["speed.py", "--data", "data", "--out", "results/b.json"]
+    assert FOLDER_OF_ONE_MACHINE.search(json.dumps(["--data", "/tmp/a/data"]))
