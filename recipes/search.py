@@ -60,8 +60,9 @@ def open_study(log: Path, purpose: dict[str, Any]) -> optuna.Study:
         study = optuna.load_study(**options)
     else:
         study = optuna.create_study(direction="maximize", **options)
-    if not study.trials:
+    if not any(FOLDER.glob("*-seed*")):  # nothing is trained yet
         study.set_user_attr("purpose", purpose)
+    if not study.trials:
         study.enqueue_trial({"learning_rate": 1e-4, "weight_decay": 0.0})  # the first best
     if other := [n for n, v in purpose.items() if study.user_attrs.get("purpose", {}).get(n) != v]:
         raise ampft.InputError(

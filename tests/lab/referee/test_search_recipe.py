@@ -190,6 +190,24 @@ def test_a_study_of_something_else_is_refused(search, trained):
     assert Path("search/study.log").read_bytes() == before
 
 
+def test_a_search_that_was_refused_before_it_trained_can_be_corrected(search, trained, monkeypatch):
+    finetune = ampft.finetune
+
+    def refuse(*files, **settings):
+        raise ampft.InputError("train.csv has no column called label")
+
+    monkeypatch.setattr(ampft, "finetune", refuse)
+    with pytest.raises(ampft.InputError, match="no column called label"):
+        search.main(*FILES, trials=2)
+    monkeypatch.setattr(ampft, "finetune", finetune)
+    Path("train.csv").write_text("text,label\ncorrected,a\n")
+    search.main(*FILES, trials=2, num_train_epochs=1)
+    assert len(trained) == 10
+    Path("train.csv").write_text("text,label\nchanged,a\n")  # negative control
+    with pytest.raises(ampft.InputError, match="study with other files"):
+        search.main(*FILES, trials=2, num_train_epochs=1)
+
+
 def test_a_folder_of_something_else_is_refused(search, trained):
     Path("search").mkdir()
     Path("search/notes.txt").touch()
