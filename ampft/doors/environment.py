@@ -20,6 +20,7 @@ from ampft.emulation import Emulation
 from ampft.precision.matrix_rate import MatrixRate, measure_matrix_rate
 from ampft.precision.modes import FORMATS
 from ampft.precision.resolve import cpu_capabilities, survey_modes
+from ampft.text.numbers import counted
 from ampft.text.page import Table, terminal_table
 
 _PACKAGES = (
@@ -192,13 +193,18 @@ def _table(
 
 def _device_line(device: dict[str, Any]) -> str:
     details = [
-        f"{value} {key.replace('_', ' ')}" if isinstance(value, int) else f"{key} {value}"
+        _amount(value, key) if isinstance(value, int) else f"{key} {value}"
         for key, value in device.items()
         if key not in ("type", "name", "memory_gib")
     ]
     memory = [f"{device['memory_gib']} GiB"] if "memory_gib" in device else []
     text = ", ".join([str(device["name"]), *details, *memory])
     return f"{device['type']}: {text.replace('compute_capability', 'compute capability')}"
+
+
+def _amount(value: int, name: str) -> str:
+    words = name.replace("_", " ")
+    return counted(value, words.removesuffix("s")) if words.endswith("s") else f"{value} {words}"
 
 
 CURRENT_IMPORT = "from torch.amp import autocast, GradScaler"

@@ -33,6 +33,16 @@ def test_versions_and_devices_are_there(environment):
     assert environment["devices"][0]["threads"] == torch.get_num_threads()
 
 
+@pytest.mark.parametrize(
+    ("threads", "cores", "said"),
+    [(1, 2, "2 physical cores, 1 thread,"), (4, 1, "1 physical core, 4 threads,")],
+)
+def test_one_of_something_is_not_said_as_several(environment, threads, cores, said):
+    device = {**environment["devices"][0], "threads": threads, "physical_cores": cores}
+    text = format_environment({**environment, "devices": [device]})
+    assert f", {said}" in " ".join(text.split())
+
+
 def test_each_mode_has_a_status_on_each_device(environment):
     assert set(environment["modes"]) == {device["type"] for device in environment["devices"]}
     for entries in environment["modes"].values():

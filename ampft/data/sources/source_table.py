@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ampft.errors import MAX_LISTED, InputError, listed, quoted, quoted_list
+from ampft.text.numbers import counted
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -119,7 +120,7 @@ class NamedColumns:
             found.update(i for i in unnamed if i < len(row) and row[i] not in (None, ""))
         if not found:
             return ()
-        columns = listed([f"{i + 1} ({n} rows)" for i, n in sorted(found.items())])
+        columns = listed([f"{i + 1} ({counted(n, 'row')})" for i, n in sorted(found.items())])
         return (
             f"{origin}: columns without a name are not read, though they have values: {columns}.",
         )
