@@ -358,7 +358,7 @@ def check_card(rebuilt: RebuiltRun) -> Check:
 # What a text states, in whatever words: numbers and names with digits, code, warnings, and how
 # the precision ran.
 _FACT = re.compile(
-    r"`[^`]+`|[-+]?[\w.,%:/-]*\d[\w.,%:/-]*|\bWarning:|\b[A-Z]\w*[a-z][A-Z]\w*"
+    r"(?s:```.*?```)|`[^`\n]+`|[-+]?[\w.,%:/-]*\d[\w.,%:/-]*|\bWarning:|\b[A-Z]\w*[a-z][A-Z]\w*"
     r"|\b(?:native|emulated|unproven)\b"
 )
 _ROW = re.compile(r"\|.*|\s*\S.*(?:\s{2,}[\d.,%+-]+){2,}.*")  # of Markdown, and of a terminal
