@@ -84,10 +84,13 @@ class TensorExamples:
         if self.example_weights is None:
             return np.ones(n)
         weights = torch.as_tensor(self.example_weights).detach().cpu().numpy().astype(np.float64)
-        if weights.shape != (n,) or not np.isfinite(weights).all() or (weights < 0).any():
+        found = f"has the shape {weights.shape}" if weights.shape != (n,) else ""
+        if not found and len(bad := np.flatnonzero(~np.isfinite(weights) | (weights < 0))):
+            found = f"has {weights[bad[0]]:g} at index {bad[0]}"
+        if found:
             raise InputError(
-                f"TensorExamples: example_weights has the shape {weights.shape}; it must hold one "
-                f"finite weight of at least 0 for each of the {n} examples."
+                f"TensorExamples: example_weights {found}; it must hold one finite weight of at "
+                f"least 0 for each of the {n} examples."
             )
         return weights
 

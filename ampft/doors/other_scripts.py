@@ -92,6 +92,14 @@ REPLACEMENTS = {
         "ampft search --time_budget 10min -- ... chooses learning rate and length within a time; "
         "--max_time ends one training.",
     ),
+    "modes": "ampft compare --modes fp32,bf16 -- ... trains in several precisions and compares "
+    "them; --mixed_precision is the precision of one training.",
+    "seeds": "ampft compare --seeds 5 -- ... trains with several seeds and compares; --seed is "
+    "the seed of one training.",
+    **dict.fromkeys(
+        ("arm", "margin", "placebo", "anyway", "budget", "jobs", "engine"),
+        "Remove the flag: it is a setting of ampft compare.",
+    ),
     "load_in_8bit": "Train without it; ampft compare RUN --inference fp32,int8 measures int8.",
     **dict.fromkeys(
         ("weighted_loss", "use_class_weights", "balanced"), "Use --class_weights balanced."

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 import torch
 
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import InputError, did_you_mean, quoted
 from ampft.precision.modes import BASELINE, MODE_TABLE, MODES, Mode, canonical_mode
 
 FLAG = "--mixed_precision"
@@ -164,8 +164,14 @@ def resolve(mode: str, device: torch.device | str, *, flag: str = FLAG) -> Preci
             modes that it supports.
     """
     mode = canonical_mode(mode)
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InputError(
+            f"device: received {quoted(device)}; such as 'cpu', 'cuda' or 'cuda:0' is allowed."
+        ) from None
+    is_gpu = device.type in ("cuda", "mps", "xpu")
+    if is_gpu and not torch.get_device_module(device).is_available():
         raise InputError(
             f"{flag} {mode} on {device}: this torch ({torch.__version__}) finds no GPU. Use the "
             "device cpu, or install a build of torch for the GPU."

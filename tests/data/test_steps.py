@@ -201,10 +201,16 @@ def test_class_weights_of_tensor_examples_count_in_the_effective_weight():
         torch.testing.assert_close(model.weight.grad, expected)
 
 
-@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, float("nan")], [[1.0, 1.0]]])
-def test_weights_that_do_not_fit_the_examples_are_refused(weights):
+@pytest.mark.parametrize(
+    ("weights", "found"),
+    [
+        ([1.0], r"has the shape \(1,\)"), ([[1.0, 1.0]], r"has the shape \(1, 2\)"),
+        ([1.0, -1.0], "has -1 at index 1"), ([float("nan"), 1.0], "has nan at index 0"),
+    ],
+)  # fmt: skip
+def test_weights_that_do_not_fit_the_examples_are_refused(weights, found):
     examples = TensorExamples({"x": torch.zeros(2, 1)}, example_weights=np.array(weights))
-    with pytest.raises(InputError, match="for each of the 2 examples"):
+    with pytest.raises(InputError, match=f"{found}; it must .* for each of the 2 examples"):
         StepBatches(examples, effective_batch_size=2).epoch(0).__next__()
 
 

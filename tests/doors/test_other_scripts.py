@@ -30,6 +30,8 @@ def test_flags_of_other_scripts(other):
         "inference",
         "dynamo_backend",
         "time_budget",
+        "modes",
+        "seeds",
     }  # of the launcher, of compare and of search
     assert named or REPLACEMENTS[other].startswith("Remove the flag: ")
     message = f"unknown flag --{other}. {REPLACEMENTS[other]} See"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -32,6 +33,21 @@ def test_a_mode_spells_itself_in_any_case(mode):
 
 def test_no_spells_fp32():
     assert canonical_mode("no") == "fp32"
+
+
+@pytest.mark.parametrize("device", ["xyz", "cpu:x", "", None, 5])
+def test_what_is_no_device_is_refused_by_name(device):
+    with pytest.raises(InputError, match=re.escape(f"device: received {device!r}; such as 'cpu'")):
+        resolve("fp32", device)
+    assert resolve("fp32", "cpu").mode == "fp32"  # negative control
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:9", "mps", "xpu"])
+def test_a_gpu_that_torch_does_not_find_is_refused(monkeypatch, device):
+    module = torch.get_device_module(torch.device(device))
+    monkeypatch.setattr(module, "is_available", lambda: False)
+    with pytest.raises(InputError, match=f"fp32 on {device}: this torch .* finds no GPU"):
+        resolve("fp32", device)
 
 
 def test_an_unknown_mode_is_refused_with_a_suggestion():
