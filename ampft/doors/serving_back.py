@@ -418,8 +418,7 @@ class _Served:
             options["trust_remote_code"] = True
         if self.runtime is not None:
             if self.runtime.model is not None:
-                processor = self.row.kind.processor
-                options = {"model": self.runtime.model, processor: str(self.folder)}
+                options = {"model": self.runtime.model, **self._processor()}
         elif holds_adapters(self.record):
             options = self._adapters(options)
         return transformers.pipeline(self.row.pipeline_tag, **options)
@@ -440,7 +439,15 @@ class _Served:
             **({} if kind is None else {"problem_type": kind}),
         )
         model = PeftModel.from_pretrained(base, str(self.folder)).merge_and_unload()
-        return {**options, "model": model, self.row.kind.processor: str(self.folder)}
+        return {**options, "model": model, **self._processor()}
+
+    def _processor(self) -> dict[str, Any]:
+        """Return the tokenizer or processor for a pipeline with a model in memory."""
+        name, folder = self.row.kind.processor, str(self.folder)
+        if name != "feature_extractor":
+            return {name: folder}
+        # A pipeline looks for a decoder beside it, under the name of a model that has none.
+        return {name: transformers.AutoFeatureExtractor.from_pretrained(folder)}
 
     def _question(self, row: int) -> Question:
         arguments = pipeline_arguments(self.record)

@@ -71,8 +71,8 @@ def train_images(folder: Path, family: str = "vit") -> Path:
     return train(folder, save_model(folder / "model", family), dataset_name=str(data))
 
 
-def train_sounds(folder: Path, family: str) -> Path:
-    sound_table(folder / "data", per_class=12)
+def train_sounds(folder: Path, family: str, *, rate: int = 8000) -> Path:
+    sound_table(folder / "data", per_class=12, rate=rate)
     table = folder / "data" / "sounds.csv"
     return train(folder, save_model(folder / "model", family), train_file=str(table))
 

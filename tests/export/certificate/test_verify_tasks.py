@@ -56,6 +56,14 @@ def test_a_faithful_artifact_of_a_task_is_its_model(name, tmp_path):
     assert "<html" in page(made)
 
 
+def test_a_pipeline_is_asked_about_sounds_of_an_artifact_in_another_runtime(tmp_path):
+    run, target = exported.train_sounds(tmp_path, "ast", rate=16_000), tmp_path / "artifact"
+    export_run(ExportRequest(run=run, format="onnx", precision="fp32", output_dir=target))
+    made = certify(target, run, VerifyRequest(measure=False))
+    assert [each.agrees for each in made.served.clients] == [True, True], made.served.text()
+    assert all(each.asked > 1 for each in made.served.clients)
+
+
 @pytest.mark.parametrize(
     ("task", "name", "entry", "values", "message"),
     [
