@@ -69,6 +69,8 @@ OTHERS = {
         export/certificate/certificate_page.py:read_certificate export/export.py:write_artifact
         export/certificate/artifact_clients.py:Server.__call__
         export/certificate/artifact_clients.py:_module
+        export/certificate/stored_weights.py:weight_failures
+        export/certificate/stored_weights.py:_stored doors/serving_back.py:_Served._processor
         models/tokenizer.py:saved_tokenization""",
     "predictions that answers are held against, so that changed ones show as a difference": """
         export/certificate/artifact_clients.py:served_artifact""",
