@@ -139,6 +139,8 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
         checked_rows(replace(job.request, files=[shard.source]), saved)
     others = sorted(name for name in outputs if name not in now.inputs)
     _note_others([name for name in others if os.path.lexists(output_dir / name)])
+    found = {path.name for path in output_dir.glob("[!.]*.parquet")}
+    _note_others(sorted(found - {*outputs, *now.inputs}), "not written by this command.")
     inputs = {**(before.inputs if before else {}), **now.inputs}
     with RunFolder(output_dir, keep_files=True) as folder:
         if before is not None:
@@ -289,13 +291,13 @@ def _file_hash(path: Path) -> str:
         return ""
 
 
-def _note_others(names: Sequence[str]) -> None:
-    """Print which shards of the folder are of inputs that this command does not have."""
+def _note_others(
+    names: Sequence[str],
+    origin: str = "written earlier from inputs that are gone or were not passed this time.",
+) -> None:
+    """Print which files of the folder are not of the inputs that this command has."""
     if names:
-        text = (
-            "written earlier from inputs that are gone or were not passed this time. Remove what "
-            "should not be read with the other files."
-        )
+        text = f"{origin} Remove what should not be read with the other files."
         print_line(labelled("also there", f"{listed(names)}: {text}"))
 
 

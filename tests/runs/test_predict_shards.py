@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -229,6 +230,9 @@ def test_a_shard_whose_input_is_gone_is_pointed_out(folder, inputs, tmp_path, ca
     (output / "b.parquet").unlink()
     predict(folder, output, inputs, engine=refuse)
     assert "also there" not in capsys.readouterr().out
+    shutil.copy(output / "a.parquet", output / "zz.parquet")
+    predict(folder, output, inputs, engine=refuse)
+    assert "also there zz.parquet: not written by this command." in capsys.readouterr().out
 
 
 @pytest.mark.add_ons
