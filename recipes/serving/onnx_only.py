@@ -64,4 +64,7 @@ def main(folder: Path, texts: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        print("usage: python onnx_only.py ARTIFACT TEXT ...", file=sys.stderr)
+        sys.exit(2)
     main(Path(sys.argv[1]), sys.argv[2:])

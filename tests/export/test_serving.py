@@ -160,6 +160,10 @@ def test_an_open_artifact_decides_as_it_did_when_it_was_opened(onnx_text, tmp_pa
     script = call_here(SERVING / "onnx_only.py", tmp_path / "absent", *TEXTS)
     assert (script.returncode, script.stdout) == (2, "")
     assert script.stderr == f"error: {tmp_path}/absent/artifact.json: No such file or directory\n"
+    for words in ((), (folder,)):
+        script = call_here(SERVING / "onnx_only.py", *words)
+        assert (script.returncode, script.stdout) == (2, "")
+        assert script.stderr == "usage: python onnx_only.py ARTIFACT TEXT ...\n"
 
 
 def test_an_artifact_answers_many_threads_at_once(onnx_text):
