@@ -186,8 +186,8 @@ class BestModel:
     ) -> bool:
         """Save the weights if `value` of the metric is the best so far; return whether it is.
 
-        An undefined value (None or NaN) is never the best, even if it is the first. Of equal values
-        the one with the lowest log loss is kept, which is no improvement that patience waits for.
+        An undefined value (None or NaN) is never the best. Of equal values the one with the lowest
+        log loss is kept. Patience waits for more than rounding: a gain of a millionth of the value.
 
         Args:
             step: Optimizer steps before the evaluation.
@@ -199,10 +199,10 @@ class BestModel:
         """
         sign = 1 if self.metric.higher_is_better else -1
         best = -math.inf if self.value is None else sign * self.value
-        is_higher = value is not None and sign * value > best
-        self.stopping.count(improved=is_higher)
+        gain = -math.inf if value is None else sign * value - best
+        self.stopping.count(improved=gain > 1e-6 * abs(value or 0.0))
         is_lower = tie is not None and self.tie is not None and tie < self.tie
-        if not (is_higher or (value is not None and sign * value == best and is_lower)):
+        if not (gain > 0 or (gain == 0 and is_lower)):
             return False
         self.step, self.value, self.tie = step, value, tie
         weights = gather_model_state(accelerator, model)

@@ -67,6 +67,16 @@ def test_the_best_step_is_kept_and_restored(
     assert best.path.exists(), "a stop during the final evaluation needs the file"
 
 
+@pytest.mark.parametrize(("last", "stops"), [(0.69314 - 2e-10, True), (0.69314 - 1e-5, False)])
+def test_a_gain_within_rounding_is_kept_but_not_what_patience_waits_for(
+    tmp_path, accelerator, last, stops
+):
+    best = BestModel(tmp_path, METRICS["log_loss"], EarlyStopping(1))
+    _, flags = train(best, accelerator, [0.69314, last])
+    assert flags == [True, True]
+    assert best.stopping.should_stop is stops
+
+
 @pytest.mark.parametrize(
     ("patience", "stops"),
     [(None, [False] * 6), (1, [False, True, False, False, True, True]),
