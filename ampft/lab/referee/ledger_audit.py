@@ -17,6 +17,8 @@ from ampft.lab.referee.judge import candidate_decision, final_level, next_level
 from ampft.lab.referee.keep_or_drop import Claim, Decision, GainEstimate, TryErrorBudget
 from ampft.lab.referee.ledger import FINAL, TRY, Entry, LedgerState, ledger_state, read_entries
 from ampft.lab.referee.sides import Sides, read_sides, stored_file, stored_sources
+from ampft.runs.manifest import RECORD_NAME
+from ampft.runs.record import read_record
 from ampft.text.numbers import counted
 
 TOLERANCE = 1e-9  # of levels and estimates
@@ -87,6 +89,8 @@ def audit_ledger(folder: Path) -> LedgerAudit:
         if lines := _lost_files(folder, entry):
             lost += lines
         if entry not in answers:
+            if not lines:
+                lost += _changed_training_files(folder, entry)
             continue
         before = ledger_state(entries[:position])
         wrong += _wrong_level(entry, before)
@@ -118,6 +122,20 @@ def _lost_files(folder: Path, entry: Entry) -> list[str]:
     path, state = next(iter(states.items()))
     more = f", and so are {len(states) - 1} others of its files" if len(states) > 1 else ""
     return [f"entry {entry.number}: {path} {STATES[state]}{more}"]
+
+
+def _changed_training_files(folder: Path, entry: Entry) -> list[str]:
+    """Return a sentence if runs of the best have training files that are no longer theirs."""
+    runs = {stored_file(model, folder)[1].path.parent for model in entry.models}
+    records = [read_record(run) for run in runs if (run / RECORD_NAME).is_file()]
+    states = {
+        recorded.state
+        for record in records
+        for recorded in record.data.training_files(record.arguments)
+    }
+    return [
+        f"entry {entry.number}: {UNCHECKED[state]}" for state in (CHANGED, GONE) if state in states
+    ][:1]
 
 
 def audit_text(audit: LedgerAudit) -> str:

@@ -186,6 +186,27 @@ def test_a_training_file_that_changed_or_is_gone_is_said_by_judge_and_audit(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        (None, ()),
+        ("gone", ("entry 1: its training files are gone",)),
+        ("other", ("entry 1: its training files were changed since the training",)),
+    ],
+)
+def test_an_audit_looks_at_the_training_files_of_the_best(tmp_path, leaking, change, lost):
+    file = tmp_path / "more.csv"
+    ledger = ampft.judge(tmp_path / "ledger", best=leaking(str(file), shared=0)).ledger
+    if change == "gone":
+        file.unlink()
+    elif change == "other":
+        file.write_text("text,label\nOther,no\n")
+    audit = audit_ledger(ledger)
+    assert audit.lost == lost
+    assert audit.verdict == ("not repeated" if lost else "confirmed")
+
+
+@pytest.mark.slow
 def test_the_first_best_has_the_leaks_of_its_training_not_of_todays_file(tmp_path, leaking):
     best = leaking(f"{tmp_path}/more.csv", shared=0)
     shutil.copy(tmp_path / "train.csv", tmp_path / "more.csv")
