@@ -319,7 +319,7 @@ def test_advice(words, advice):
     ("typed", "meant"),
     [
         ("use_cuda", None), ("max_time_", "max_time"), ("eval_step", "eval_steps"),
-        ("do_trian", "do_train"), ("lerning_rate", "learning_rate"), ("seeds", "seed"),
+        ("do_trian", "do_train"), ("lerning_rate", "learning_rate"), ("seeed", "seed"),
         ("save_step", "save_steps"), ("gradient_acumulation_steps", "gradient_accumulation_steps"),
         ("num_things", None), ("cache", "cache_dir"), ("step", None),
     ],
