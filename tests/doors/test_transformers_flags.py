@@ -401,7 +401,7 @@ def test_unknown_flags_and_wrong_values_are_all_named_without_another_problem():
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [("batch_sizes", "Use --per_device_train_batch_size"), ("epochss", "Use --num_train_epochs"),
-     ("eval_batch_sizes", "Use --per_device_eval_batch_size"), ("seeds", "Did you mean '--seed'"),
+     ("eval_batch_sizes", "Use --per_device_eval_batch_size"), ("seeed", "Did you mean '--seed'"),
      ("learning_rates", "Did you mean '--learning_rate'"), ("devicess", "Remove the flag: a GPU")],
 )  # fmt: skip
 def test_a_typo_in_a_name_of_other_scripts_is_answered_as_the_name(typed, meant):
