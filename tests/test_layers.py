@@ -218,6 +218,13 @@ def test_the_recipes_are_shorter_still():
     assert len((REPOSITORY / "recipes/classify.py").read_text().splitlines()) < 200
 
 
+def test_no_two_files_of_tests_share_a_name():
+    """Otherwise pytest cannot import both, which a run of only one of them does not show."""
+    paths = [path for path in (REPOSITORY / "tests").rglob("test_*.py") if path.is_file()]
+    alone = [path.name for path in paths if not (path.parent / "__init__.py").exists()]
+    assert [name for name, count in Counter(alone).items() if count > 1] == []
+
+
 def test_file_names_say_what_is_in_them():
     paths = [*modules(), *(REPOSITORY / "recipes").rglob("*.py")]
     names = {part for path in paths for part in path.relative_to(REPOSITORY).with_suffix("").parts}
