@@ -15,7 +15,7 @@ WIDTH = 390
 ROWS = [
     ("result in float64", "up to 3.7434e+30"),
     ("remedy", "Normalize or bound what this operation receives: its result is too large."),
-    ("source", "modeling_bert.py:106: embeddings = self.LayerNorm(embeddings)"),
+    ("source", "modeling_bert.py:106: embeddings_of_words = self.LayerNorm(embeddings_of_words)"),
 ]
 
 
