@@ -58,8 +58,8 @@ ADVICE = {
     **dict.fromkeys((".rds", ".rdata", ".rda"), "Write it in R: write.csv(DATA, 'NAME.csv')."),
     **dict.fromkeys((".mat", ".npz", ".npy", ".h5", ".hdf5"), f"It holds arrays. {_ROWS}"),
     **dict.fromkeys((".toml", ".arff", ".sql"), _ROWS),
-    ".xml": f"XML is not read. {_ROWS} {_SPANS} Of CVAT, export another format.",
-    ".xmi": f"Of INCEpTION, export CoNLL 2002, and name the file .conll. Otherwise: {_SPANS}",
+    ".xml": f"XML is not read. {_ROWS} {_SPANS} From CVAT, export another format.",
+    ".xmi": f"From INCEpTION, export CoNLL 2002 and name the file .conll. Otherwise: {_SPANS}",
     ".txt": "Save a table as .csv or .tsv, with a header, and words with their tags as .conll.",
 }
 # What a file is and what to do, by the bytes with which it begins.
@@ -125,12 +125,12 @@ _TEXTS: dict[Callable[[bytes], bool], str] = {
         " CoNLL 2002, and name the file .conll."
     ),
     _is_of_via: (
-        "holds regions of pictures, of VGG Image Annotator. For classes of whole pictures, write a"
+        "holds regions of pictures, written by VGG Image Annotator. For classes of whole pictures, write a"
         " table with the columns image and label. Draw regions as masks, one image of class"
         " numbers for each picture, and pass the folder with --dataset_name and --task pixels."
     ),
-    _is_sql: f"is a dump of SQL, not a table. {_ROWS}",
-    _is_arff: f"is a file of Weka (ARFF). {_ROWS}",
+    _is_sql: f"is an SQL dump, not a table. {_ROWS}",
+    _is_arff: f"is a Weka file (ARFF). {_ROWS}",
     _is_of_rasa: (
         "holds training data of Rasa. Convert it: rasa data convert nlu --format json --data FILE"
         " --out NAME.json"

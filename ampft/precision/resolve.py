@@ -168,7 +168,7 @@ def resolve(mode: str, device: torch.device | str, *, flag: str = FLAG) -> Preci
         device = torch.device(device)
     except (RuntimeError, TypeError):
         raise InputError(
-            f"device: received {quoted(device)}; such as 'cpu', 'cuda' or 'cuda:0' is allowed."
+            f"device: received {quoted(device)}; choose 'cpu', 'cuda' or 'cuda:0', for example."
         ) from None
     is_gpu = device.type in ("cuda", "mps", "xpu")
     if is_gpu and not torch.get_device_module(device).is_available():

@@ -37,7 +37,7 @@ def test_no_spells_fp32():
 
 @pytest.mark.parametrize("device", ["xyz", "cpu:x", "", None, 5])
 def test_what_is_no_device_is_refused_by_name(device):
-    with pytest.raises(InputError, match=re.escape(f"device: received {device!r}; such as 'cpu'")):
+    with pytest.raises(InputError, match=re.escape(f"device: received {device!r}; choose 'cpu'")):
         resolve("fp32", device)
     assert resolve("fp32", "cpu").mode == "fp32"  # negative control
 
