@@ -125,8 +125,8 @@ _TEXTS: dict[Callable[[bytes], bool], str] = {
         " CoNLL 2002, and name the file .conll."
     ),
     _is_of_via: (
-        "holds regions of pictures, written by VGG Image Annotator. For classes of whole pictures, write a"
-        " table with the columns image and label. Draw regions as masks, one image of class"
+        "holds regions of pictures, written by VGG Image Annotator. For classes of whole pictures,"
+        " write a table with the columns image and label. Draw regions as masks, one image of class"
         " numbers for each picture, and pass the folder with --dataset_name and --task pixels."
     ),
     _is_sql: f"is an SQL dump, not a table. {_ROWS}",

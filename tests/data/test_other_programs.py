@@ -365,7 +365,7 @@ OTHER_FORMATS = {
     "WebAnno 2": ("train.conll", b"# webanno.custom.NER | value\n", "as CoNLL 2002"),
     "INCEpTION": ("train.json", b'{"%TYPES": {}, "%FEATURE_STRUCTURES": [{}]}', "as CoNLL 2002"),
     "INCEpTION, XMI": ("train.xmi", b"<xmi:XMI>", "export CoNLL 2002"),
-    "VIA": ("train.json", b'{"a": {"regions": [{"region_attributes": {}}]}}', "of VGG Image Anno"),
+    "VIA": ("train.json", b'{"a": {"regions": [{"region_attributes": {}}]}}', "by VGG Image Anno"),
     "SQL": ("train.csv", b"PRAGMA foreign_keys=OFF;\nCREATE TABLE t(a,b);\n", "is an SQL dump"),
     "SQL of MySQL": ("train.tsv", b"-- MySQL dump 10.13\n--\n", "is an SQL dump"),
     "ARFF": ("train.csv", b"% of UCI\n@RELATION r\n@DATA\n", "is a Weka file"),
