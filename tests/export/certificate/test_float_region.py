@@ -58,7 +58,7 @@ def fragile_run(folder, plant):
     for seed, (name, n) in enumerate({"train": 320, "validation": 300, "test": 400}.items()):
         words += [f"--{name}_file", write_rows(folder / f"{name}.jsonl", n, seed)]
     words += ["--output_dir", folder / "run", "--use_cpu", "--cpu_threads", 1]
-    words += ["--num_train_epochs", 6, "--learning_rate", 3e-3, "--max_seq_length", 40]
+    words += ["--num_train_epochs", 24, "--learning_rate", 1e-2, "--max_seq_length", 40]
     assert main(["train", *map(str, words)]) == 0
     return folder / "run"
 
