@@ -406,6 +406,21 @@ def _check_same_column(name: str, columns: Sequence[tuple[str, Mapping[str, str 
             )
 
 
+def groups_by_row(groups: Sequence[str], ids: Sequence[str]) -> list[str] | None:
+    """Return for each example the smallest id of its group; None if no two share a group.
+
+    The same groups then have the same names in several tables, however these number them.
+
+    Args:
+        groups: Group of each example.
+        ids: Id of each example.
+    """
+    smallest: dict[str, str] = {}
+    for group, id_ in zip(groups, ids, strict=True):
+        smallest[group] = min(id_, smallest.get(group, id_))
+    return [smallest[group] for group in groups] if len(smallest) < len(ids) else None
+
+
 def _groups(
     texts: Mapping[str, str], groups: Mapping[str, str | None], ids: Sequence[str]
 ) -> Groups | None:

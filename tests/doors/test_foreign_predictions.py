@@ -19,7 +19,7 @@ from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.report_files import read_comparison
-from ampft.doors.foreign_predictions import compare_tables
+from ampft.doors.foreign_predictions import compare_tables, groups_by_row
 from ampft.errors import InputError
 
 N = 60
@@ -376,3 +376,13 @@ def test_tables_that_contradict_each_other_are_refused(two_models, column):
     )
     with pytest.raises(InputError, match=f"column {column} differs from .* for 56 ids"):
         compare_tables(sources)
+
+
+def test_the_same_groups_of_two_tables_get_the_same_names():
+    first = groups_by_row(["1:0", "1:0", "2:7", "2:8"], ["13", "4", "9", "2"])
+    second = groups_by_row(["2:3", "1:5", "1:6", "2:3"], ["4", "2", "9", "13"])
+    assert first == ["13", "13", "9", "2"]
+    assert dict(zip(["13", "4", "9", "2"], first, strict=True)) == dict(
+        zip(["4", "2", "9", "13"], second, strict=True)
+    )
+    assert groups_by_row(["1:0", "1:1"], ["1", "2"]) is None

@@ -378,8 +378,7 @@ def _write_joined(path: Path, runs: Mapping[int, Path]) -> None:
     def is_read(name: str) -> bool:
         return is_input(name) or name in READ
 
-    columns: dict[str, list[object]] = {}
-    has_groups = False
+    columns: dict[str, list[str]] = {}
     for fold, run in sorted(runs.items()):
         source = run / PREDICTIONS_NAME
         check_files(run, read_record(run).files, [PREDICTIONS_NAME])
@@ -398,10 +397,10 @@ def _write_joined(path: Path, runs: Mapping[int, Path]) -> None:
                 "group": f"{fold}:{values.get('group_id', f'row {row}')}",
                 "fold": str(fold),
             }
-            has_groups = has_groups or "group_id" in values
             for name, value in found.items():
                 columns.setdefault(name, []).append(value)
-    if not has_groups:
-        del columns["group"]
+    # Each seed numbers groups in its own way.
+    named = room("foreign predictions").groups_by_row(columns.pop("group"), columns["id"])
+    columns |= {} if named is None else {"group": named}
     with atomic_path(path.absolute()) as temporary:
         pq.write_table(pa.table(columns), temporary, compression="zstd")
