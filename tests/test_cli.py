@@ -347,6 +347,7 @@ def test_python_without_docstrings_is_refused():
     assert done.stderr.startswith("error: python -OO or PYTHONOPTIMIZE=2 removes docstrings")
 
 
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("words", "advice"),
     [

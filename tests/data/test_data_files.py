@@ -273,6 +273,7 @@ READ = {
 }
 
 
+@pytest.mark.add_ons
 @pytest.mark.parametrize("case", READ)
 def test_what_the_standards_allow_is_read(tmp_path, case):
     name, content, column = READ[case]
@@ -380,6 +381,7 @@ def test_a_missing_label_that_makes_integers_floats_is_refused(tmp_path):
         load_data(DataRequest(train_file=path, **NO_SPLITS))
 
 
+@pytest.mark.add_ons
 def test_the_key_of_a_wrapped_json_array_is_said(tmp_path):
     content = json.dumps({"rows": [{"text": t, "label": y} for t, y in ROWS]})
     notes = load(tmp_path, content, "train.json").notes

@@ -47,6 +47,7 @@ def test_columns_that_differ_between_splits_are_named(tmp_path):
         with_test(tmp_path, GOOD, csv_of(ROWS, header="texts,label"))
 
 
+@pytest.mark.add_ons
 @pytest.mark.parametrize(("last", "says"), [("3.5", True), (" -2e3 ", True), ("3 stars", False)])
 def test_a_text_column_of_numbers_is_noted(tmp_path, last, says):
     rows = [(f"{number}.5", "ab"[number % 2]) for number in range(30)]

@@ -22,6 +22,8 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.errors import InputError
 
+pytestmark = pytest.mark.add_ons
+
 OBJECTS = [{"text": text, "label": label} for text, label in ROWS]
 COLUMNS = {name: [row[name] for row in OBJECTS] for name in ("text", "label")}
 INDEX = [str(row) for row in range(len(ROWS))]

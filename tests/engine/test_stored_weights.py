@@ -38,6 +38,7 @@ def test_weights_are_cast_and_the_float32_hash_is_kept(folder, mode):
     check_trainable_dtype(cast.model, BF16)
 
 
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
 def test_other_modes_keep_float32(mode):
     loaded = LoadedModel(nn.Linear(2, 2), "linear", False, ())

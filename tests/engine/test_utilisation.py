@@ -55,6 +55,7 @@ def test_utilisation_is_relative_to_the_matrix_rate(bert, mode):
     assert math.isclose(measured.utilisation, expected)
 
 
+@pytest.mark.add_ons
 def test_emulated_modes_and_images_have_no_utilisation(bert):
     fp16 = measure_utilisation(
         flops_per_token(bert), resolve("fp16", CPU), CPU, tokens_per_second=1e5, num_processes=1

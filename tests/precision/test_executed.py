@@ -261,6 +261,7 @@ def test_fp8_products_of_torchao_are_counted():
     assert precision_contradiction(precision, executed) is None
 
 
+@pytest.mark.add_ons
 def test_emulated_fp16_is_recorded_only_inside_numerics():
     with (
         pytest.raises(InputError, match=r"inside `ampft\.numerics"),
@@ -394,6 +395,7 @@ def test_one_projection_in_another_dtype_is_a_contradiction():
     assert "projections of float32 x float32 in the backward pass" in message
 
 
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", ["bf16", "fp16"])
 def test_16_bits_without_any_product_are_a_contradiction(mode):
     precision = dataclasses.replace(resolve(mode, CPU), execution="native")

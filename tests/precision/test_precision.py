@@ -57,6 +57,7 @@ def test_an_unknown_mode_is_refused_with_a_suggestion():
         canonical_mode("pf16")
 
 
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", [None, 16, torch.float16])
 def test_what_is_not_a_string_is_refused_as_an_unknown_mode(mode):
     for function in (ampft.computing_in, ampft.numerics):
@@ -184,6 +185,7 @@ def test_fp32_is_float32_and_native():
     assert not precision.uses_scaler
 
 
+@pytest.mark.add_ons
 def test_fp16_on_a_cpu_is_emulated_with_a_scaler():
     precision = resolve("fp16", CPU)
     assert (precision.execution, precision.accelerate_name) == ("emulated", "fp16")
@@ -199,6 +201,7 @@ def test_bf16_is_native_where_the_cpu_has_the_instruction(monkeypatch, instructi
     assert resolve("bf16", CPU).execution == "native"
 
 
+@pytest.mark.add_ons
 def test_bf16_without_the_instruction_is_emulated(monkeypatch):
     # Negative control: oneDNN computes bfloat16 there too, by conversion.
     capabilities(monkeypatch, avx512_fp16=True, amx_fp16=True)
@@ -208,6 +211,7 @@ def test_bf16_without_the_instruction_is_emulated(monkeypatch):
     assert precision.notes == ("fp32 is faster on this CPU, which cannot multiply bfloat16 itself",)
 
 
+@pytest.mark.add_ons
 def test_only_emulated_precisions_are_called_slower_than_fp32(monkeypatch):
     capabilities(monkeypatch, avx512_bf16=True)
     assert resolve("fp32", CPU).notes == resolve("bf16", CPU).notes == ()
@@ -220,6 +224,7 @@ def test_cpu_capabilities_are_those_of_torch():
     assert reported["amx_fp16"] == torch.cpu._is_amx_fp16_supported()
 
 
+@pytest.mark.add_ons
 @pytest.mark.parametrize("mode", ["tf32", "fp8"])
 def test_an_unavailable_mode_is_refused_with_a_list_of_those_available(monkeypatch, mode):
     capabilities(monkeypatch, avx512_bf16=True)
@@ -228,6 +233,7 @@ def test_an_unavailable_mode_is_refused_with_a_list_of_those_available(monkeypat
         resolve(mode, CPU)
 
 
+@pytest.mark.add_ons
 def test_modes_that_store_bfloat16_have_no_autocast_and_no_scaler(monkeypatch):
     capabilities(monkeypatch, avx512_bf16=True)
     roundings = {}

@@ -58,6 +58,7 @@ def step(prepared):
 MODES_ON_CPU = [m.mode for m in survey_modes(CPU) if m.status != "unavailable"]
 
 
+@pytest.mark.add_ons
 def test_modes_are_swept():
     assert {"fp32", "bf16", "fp16", "bf16-true", "bf16-true-kahan"} <= set(MODES_ON_CPU)
     assert set(MODES) - set(MODES_ON_CPU) == {"tf32", "fp8"}

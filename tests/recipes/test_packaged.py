@@ -74,6 +74,7 @@ def test_ampft_train_is_the_recipe(files, tiny_model, tmp_path, capsys):
     assert shown[-1].startswith("result     ")
 
 
+@pytest.mark.add_ons
 @pytest.mark.parametrize(
     ("words", "match"),
     [
