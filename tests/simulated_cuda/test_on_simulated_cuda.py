@@ -24,7 +24,7 @@ LIBRARIES = Path(torch.__file__).parent / "lib"
 NOT_SIMULATED = (
     "test_cuda_runs_the_float16_list_in_float16[lstm_cell]",
     "test_cuda_runs_the_float16_list_in_float16[gru_cell]",
-    "test_emulated_and_native_products_agree[scaled_dot_product_attention-shapes4]",
+    "test_cuda_runs_the_float32_list_in_float32[trace]",
 )
 GPU_TESTS = sorted(
     str(path.relative_to(ROOT))
