@@ -1,4 +1,4 @@
-"""Whether anything of a model is left to the requested precision, found without a step."""
+"""Whether any product of a model runs in the requested precision, decided without a step."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def refuse_all_float32(
 ) -> None:
     """Reject patterns that leave no product to the requested precision.
 
-    Lookups in embeddings are no products. A single layer in a block may belong to attention, which
-    multiplies outside it: then the first step finds whether anything ran in 16 bits.
+    An embedding lookup is not a matrix product. A single layer inside a block may be a projection
+    of attention, which also multiplies queries and keys outside any layer. In that case the first
+    step shows whether anything ran in 16 bits.
     """
     tables = [part for part in model.modules() if isinstance(part, nn.Embedding)]
     parts = {name: model.get_submodule(name) for name in kept}
@@ -35,5 +36,5 @@ def refuse_all_float32(
 
 
 def _is_one_layer(module: nn.Module) -> bool:
-    """Return whether a module is one layer, also one with an adapter of peft around it."""
+    """Return whether a module is one layer, possibly wrapped in a PEFT adapter."""
     return hasattr(module, "base_layer") or next(module.children(), None) is None

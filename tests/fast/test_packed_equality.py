@@ -24,8 +24,8 @@ from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.layout import SequenceGroup, pack_layout
 from ampft.fast.packing.verification import verify_packing
 
-# float32: the same products, summed in another order.
-FP32_TOLERANCE = 1e-6
+# float32: the same products, summed in another order; 1.06e-6 was seen with AVX512 (qwen2).
+FP32_TOLERANCE = 2e-6
 # 16 bits: operands and results of each product are rounded to 2^-9 (bfloat16) or 2^-12 (binary16),
 # at different points of the two paths: the padded attention kernel computes in float32 internally.
 BF16_TOLERANCE = 2e-2

@@ -82,14 +82,14 @@ def test_the_estimator_takes_sample_weight(tiny_model):
     wrong = np.arange(120) % 2 == 1
     noisy = np.where(wrong, labels[0], labels)
     classifier = ampft.Classifier(
-        str(tiny_model), learning_rate=8e-3, num_train_epochs=6,
+        str(tiny_model), learning_rate=2e-3, num_train_epochs=20,
         settings={"use_cpu": True, "cpu_threads": 1},
     )  # fmt: skip
     with pytest.raises(ValueError, match="sample_weight has the shape"):
         classifier.fit(texts, labels, sample_weight=[1.0])
     plain = classifier.fit(texts, noisy).score(texts, labels)
     weights = np.where(wrong, 0.0, 3.0)
-    assert classifier.fit(texts, noisy, sample_weight=weights).score(texts, labels) > plain + 0.1
+    assert classifier.fit(texts, noisy, sample_weight=weights).score(texts, labels) > plain + 0.2
     assert classifier.run_.record.arguments["weight_column"] == "weight"
 
 

@@ -22,8 +22,8 @@ FLOAT32 = "fp32"
 # Largest difference of float32 logits, as a share of their range, with which they are equal, and
 # the fewest rows. Kernels that add in another order differ by up to 3e-5 (OpenVINO).
 EQUAL, EQUAL_ROWS = 1e-4, 100
-# Distances between neighbouring float32 numbers by which two equal numbers may differ, besides: a
-# regression of years near 2,000 gives numbers that are 0.00012 apart.
+# Two equal numbers may also differ by this many steps between neighbouring float32 numbers. For a
+# regression of years near 2,000, a step is 0.00012.
 STEPS = 2
 PASSED, FAILED, UNDECIDED = "passed", "failed", "undecided"
 KEPT, WORSE, OPEN, TOO_FEW = "kept", "worse", "open", "too few"
@@ -208,7 +208,7 @@ class LogitDifferences:
 
     @property
     def unexplained(self) -> float:
-        """As `share`, without what float32 cannot hold."""
+        """Like `share`, less what the steps of float32 explain."""
         return share_of_range(beyond_float32(self.largest, self.step), self.range)
 
 
@@ -218,7 +218,7 @@ def share_of_range(difference: float, width: float) -> float:
 
 
 def beyond_float32(difference: float, step: float) -> float:
-    """Return how much a difference exceeds what float32 cannot hold."""
+    """Return how much a difference exceeds what the steps of float32 explain."""
     return max(difference - STEPS * step, 0.0)
 
 
@@ -261,7 +261,7 @@ class ProbeDifferences:
 
     @property
     def unexplained(self) -> float:
-        """As `share`, without what float32 cannot hold."""
+        """Like `share`, less what the steps of float32 explain."""
         return share_of_range(beyond_float32(self.largest, self.step), self.range)
 
 

@@ -229,7 +229,7 @@ class LogitTally:
         return float(np.spacing(np.float32(largest))) if np.isfinite(largest) else 0.0
 
     def beyond(self, share: float) -> int:
-        """Return the number of rows that differ by more than a share of the range, and rounding."""
+        """Return the number of rows that differ by more than a share of the range and rounding."""
         rows = np.concatenate(self._rows) if self._rows else np.zeros(0)
         return sum(beyond_float32(row, self.step) > share * self.width for row in rows.tolist())
 

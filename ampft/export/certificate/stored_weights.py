@@ -1,7 +1,7 @@
 """Whether the weights in an artifact are the run's, rounded to its precision.
 
-A last layer that is multiplied by 1.001 changes logits less than rounding in 16 bits may, so no
-rows can show it. The files show it: a weight that an export has not renamed must be the run's.
+Multiplying the last layer by 1.001 changes logits by less than 16-bit rounding can, so predictions
+cannot show it. The files can: each weight that the exporter only rounded must be the run's.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ampft.export.formats import INT8
 # onnxruntime's conversion to float16 writes numbers between 0 and 1e-7 as 1e-7, which is two steps
 # of the smallest float16 numbers.
 SMALLEST = 2 * 2.0**-24
-# Relative distance of a matrix to one of the run's that is meant to be it. Exporters that multiply
-# a factor into a matrix, as 1 / sqrt(head size), move it farther.
+# Largest relative distance at which a renamed matrix is taken for one of the run's. Exporters that
+# multiply a factor into a matrix, such as 1 / sqrt(head size), move it farther away.
 NEAR = 0.05
 WEIGHTS = "model*.safetensors"
 MATRIX = 2  # dimensions
@@ -31,8 +31,8 @@ _RUNNING = ".running_mean"  # of batch norms, which exporters multiply into conv
 def weight_failures(artifact: Artifact, run: Path) -> Iterator[Finding]:
     """Yield the weights in an artifact that are not the run's after the same rounding.
 
-    A weight is found by its name, and a matrix without its name by being near. Others are not
-    compared, nor are OpenVINO files, int8 artifacts and runs that saved only adapters.
+    Weights are matched by name. A renamed matrix is matched with a stored matrix near it; other
+    renamed weights are not compared, nor are OpenVINO files, int8 artifacts and adapters.
     """
     paths = sorted(run.glob(WEIGHTS))
     if artifact.manifest.precision == INT8 or not paths:

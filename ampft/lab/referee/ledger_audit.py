@@ -16,7 +16,7 @@ from ampft.lab.referee.checks import BEST, CANDIDATE, check_training, check_unch
 from ampft.lab.referee.judge import candidate_decision, final_level, next_level
 from ampft.lab.referee.keep_or_drop import Claim, Decision, GainEstimate, TryErrorBudget
 from ampft.lab.referee.ledger import FINAL, TRY, Entry, LedgerState, ledger_state, read_entries
-from ampft.lab.referee.sides import Sides, read_sides, stored_file, stored_sources
+from ampft.lab.referee.sides import Sides, read_sides, stored_file, stored_sources, training_state
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.record import read_record
 from ampft.text.numbers import counted
@@ -88,9 +88,9 @@ def audit_ledger(folder: Path) -> LedgerAudit:
     for position, entry in enumerate(entries):
         if lines := _lost_files(folder, entry):
             lost += lines
+        if entry.kind != TRY and not lines:  # a try compares its rows with the ledger's, too
+            lost += _changed_training_files(folder, entry)
         if entry not in answers:
-            if not lines:
-                lost += _changed_training_files(folder, entry)
             continue
         before = ledger_state(entries[:position])
         wrong += _wrong_level(entry, before)
@@ -125,17 +125,15 @@ def _lost_files(folder: Path, entry: Entry) -> list[str]:
 
 
 def _changed_training_files(folder: Path, entry: Entry) -> list[str]:
-    """Return a sentence if runs of the best have training files that are no longer theirs."""
-    runs = {stored_file(model, folder)[1].path.parent for model in entry.models}
-    records = [read_record(run) for run in runs if (run / RECORD_NAME).is_file()]
-    states = {
-        recorded.state
-        for record in records
-        for recorded in record.data.training_files(record.arguments)
-    }
-    return [
-        f"entry {entry.number}: {UNCHECKED[state]}" for state in (CHANGED, GONE) if state in states
-    ][:1]
+    """Return a sentence if a training file of the entry's runs was changed or is gone."""
+    models = (*entry.models, *entry.compared)
+    runs = sorted({stored_file(model, folder)[1].path.parent for model in models})
+    try:
+        states = {training_state(read_record(r)) for r in runs if (r / RECORD_NAME).is_file()}
+    except InputError as error:
+        return [f"entry {entry.number}: {error}"]
+    state = next((each for each in (CHANGED, GONE) if each in states), None)
+    return [] if state is None else [f"entry {entry.number}: {UNCHECKED[state]}"]
 
 
 def audit_text(audit: LedgerAudit) -> str:

@@ -54,6 +54,7 @@ from ampft.lab.referee.ledger import (
 from ampft.metrics.sums import Metric
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.predictions import is_input, read_rows
+from ampft.runs.record import RunRecord
 from ampft.runs.run_text import problem_of
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.table import problem_types
@@ -490,16 +491,19 @@ class TrainingRows:
         return self.shared is not None and self.files in ("", SAME)
 
 
+def training_state(record: RunRecord) -> str:
+    """Return the state of the training files of a run: `CHANGED`, `GONE`, `SAME` or "" without."""
+    states = {recorded.state for recorded in record.data.training_files(record.arguments)}
+    return next((each for each in (CHANGED, GONE, SAME) if each in states), "")
+
+
 def training_rows(run: RecordedRun, test: TestSet) -> TrainingRows:
     """Return which rows of the test set a run trained on.
 
     The run has counted them in its training, whatever lies at the path of its training file today.
     The files tell only for a record of an earlier version, and only if they are unchanged.
     """
-    data = run.record.data
-    files = data.training_files(run.record.arguments)
-    states = {recorded.state for recorded in files}
-    state = next((each for each in (CHANGED, GONE, SAME) if each in states), "")
+    data, state = run.record.data, training_state(run.record)
     if data.shared_with_train is not None:
         return TrainingRows(data.shared_with_train.get(test.split), state)
     columns, rows = list(data.input_columns), set(test.rows)
@@ -508,7 +512,7 @@ def training_rows(run: RecordedRun, test: TestSet) -> TrainingRows:
     shared: set[str] = set()
     encoding = str(run.record.arguments.get("encoding") or "utf-8")
     try:
-        for recorded in files:
+        for recorded in data.training_files(run.record.arguments):
             table = open_table(recorded.file(), flag="--train_file", encoding=encoding)
             for _, values in table.read(columns):
                 shared.update(rows.intersection(_keys([_joined(values)])))

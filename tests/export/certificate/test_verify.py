@@ -224,6 +224,7 @@ SETTINGS = {
     "code added": "added",
     "another record": "processor",
     "embedding of one token": "probes",
+    "head x 1.001": "values",
 }
 
 

@@ -207,6 +207,17 @@ def test_an_audit_looks_at_the_training_files_of_the_best(tmp_path, leaking, cha
 
 
 @pytest.mark.slow
+def test_an_audit_says_that_a_record_of_the_best_was_edited(tmp_path, leaking):
+    best = leaking(f"{tmp_path}/more.csv", shared=200)
+    ledger = ampft.judge(tmp_path / "ledger", best=best).ledger
+    record = Path(best[0]) / "run.json"
+    record.write_text(record.read_text().replace('"test": 200', '"test": 0', 1))
+    audit = audit_ledger(ledger)
+    assert audit.verdict == "not repeated"
+    assert [line.startswith("entry 1: ") and "run.json" in line for line in audit.lost] == [True]
+
+
+@pytest.mark.slow
 def test_the_first_best_has_the_leaks_of_its_training_not_of_todays_file(tmp_path, leaking):
     best = leaking(f"{tmp_path}/more.csv", shared=0)
     shutil.copy(tmp_path / "train.csv", tmp_path / "more.csv")

@@ -103,7 +103,7 @@ def whole(data, tmp_path_factory) -> Path:
     assert "of accuracy" in done.stdout
     assert "at most about" in done.stdout
     answer = read_state(folder).answer
-    assert answer.seconds <= time.time() - started
+    assert answer.seconds <= time.time() - started + 2  # a process knows its start to a second
     return folder
 
 
