@@ -11,8 +11,7 @@ FOLDER = Path(__file__).resolve().parent
 # Scripts about `ampft/lab` and certificates; the others are about the core.
 LABORATORY = (
     *("certificate_catches", "certificate_gate", "cluster_faults", "curve_simulation"),
-    *("decision_faults", "doctor", "fragile_modules", "judge_simulation", "search_gain"),
-    "stub_run",
+    *("decision_faults", "judge_simulation"),
 )
 
 

@@ -24,14 +24,12 @@ error, and of their changes by a temperature of `TEMPERATURE`.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from provenance import provenance
+from provenance import command_line, provenance, write_results
 
 from ampft.metrics.abstention import (
     candidate_confidences,
@@ -210,8 +208,7 @@ def coverage(model: Model, rows: int, seed: int) -> dict[str, float]:
 
 def main() -> None:
     """Parse the options, simulate, write the rates and print the worst."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser = command_line(__doc__)
     options = parser.parse_args()
     rates = {
         f"{name}, {rows} rows, {error:g}": promise_rates(model, rows, error, seed)
@@ -226,7 +223,7 @@ def main() -> None:
     }
     settings = {"repeats": REPEATS, "population": POPULATION, "coverage_repeats": COVERAGE_REPEATS}
     result = {"settings": settings, "rates": rates, "coverage": covered, "provenance": provenance()}
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(options.out, result)
     for name, each in rates.items():
         print(name, each)
     print("worst broken", max(each["broken"] for each in rates.values()))

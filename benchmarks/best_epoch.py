@@ -32,7 +32,6 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from few_labels import _labelled_lines, _news
 from provenance import provenance
 
 from ampft.metrics.paired import paired_gain
@@ -54,6 +53,17 @@ Rows = list[dict[str, Any]]
 
 def _lines(path: Path, encoding: str = "utf-8") -> list[str]:
     return path.read_text(encoding=encoding).splitlines()
+
+
+def _labelled_lines(path: Path) -> pd.DataFrame:
+    pairs = [line.split(" ", 1) for line in _lines(path, "latin-1") if line.strip()]
+    return pd.DataFrame([(text, label) for label, text in pairs], columns=["text", "label"])
+
+
+def _news(data: Path) -> pd.DataFrame:
+    with (data / "ag_news_test.csv").open(encoding="utf-8", newline="") as file:
+        rows = [(f"{title} {text}", label) for label, title, text in csv.reader(file)]
+    return pd.DataFrame(rows, columns=["text", "label"])
 
 
 def _sst2(data: Path) -> Rows:

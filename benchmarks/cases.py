@@ -2,7 +2,7 @@
 
 MiniLM is pretrained. The other models have their published configurations and random weights,
 because speed does not depend on the weights. All use MiniLM's tokenizer, whose token ids fit every
-vocabulary here.
+vocabulary here. The families of `families.py` have six layers with 384 features.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import datasets
 import torch
+from families import CASES, Size
 from transformers import AutoModelForSequenceClassification, BertConfig, ModernBertConfig
 
 from ampft.data.dataset import ClassificationData
@@ -24,7 +25,7 @@ from ampft.models.minilm import default_model
 from ampft.models.tokenizer import load_tokenizer
 
 TEXTS = ("docstrings", "sst2", "trec", "mrpc", "equal")
-MODELS = ("minilm", "bert-base", "modernbert-base")
+MODELS = ("minilm", "bert-base", "modernbert-base", *CASES)
 EQUAL_TEXT_WORDS = 1000  # longer than any --max_length that is measured
 
 
@@ -103,22 +104,23 @@ def model_folder(name: str, label_names: tuple[str, ...], parent: Path) -> str:
         return default_model(None)[0]
     folder = parent / f"{name}-{len(label_names)}"
     tokenizer = load_tokenizer(default_model(None)[0])
-    special = {
-        "pad_token_id": tokenizer.pad_token_id,
-        "cls_token_id": tokenizer.cls_token_id,
-        "sep_token_id": tokenizer.sep_token_id,
-        "bos_token_id": tokenizer.cls_token_id,
-        "eos_token_id": tokenizer.sep_token_id,
-    }
     labels: dict[str, Any] = {
         "id2label": dict(enumerate(label_names)),
         "label2id": {label: index for index, label in enumerate(label_names)},
     }
-    configs = {
-        "bert-base": lambda: BertConfig(**labels),
-        "modernbert-base": lambda: ModernBertConfig(**labels, **special),
-    }
+    ends = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
     torch.manual_seed(0)
-    AutoModelForSequenceClassification.from_config(configs[name]()).save_pretrained(folder)
+    if name in CASES:
+        model = CASES[name].model(Size(), **labels, **ends)
+    elif name == "bert-base":
+        model = AutoModelForSequenceClassification.from_config(BertConfig(**labels))
+    else:
+        special = {
+            f"{each}_token_id": getattr(tokenizer, f"{each}_token_id")
+            for each in ("pad", "cls", "sep")
+        }
+        config = ModernBertConfig(**labels, **ends, **special)
+        model = AutoModelForSequenceClassification.from_config(config)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)

@@ -13,7 +13,6 @@ statistics with many more artifacts.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import tempfile
@@ -26,7 +25,7 @@ from unittest.mock import patch
 import artifact_faults
 import numpy as np
 import torch
-from provenance import provenance
+from provenance import command_line, provenance, write_results
 from scipy.stats import binomtest
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
@@ -269,8 +268,7 @@ def calibrated_on(texts: Iterable[str]) -> Iterator[None]:
 
 def main() -> None:
     """Certify everything, write the results, and print them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser = command_line(__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="runs; stale files are of the next")
     parser.add_argument("--faulty", type=int, default=3, help="runs in which faults are planted")
     parser.add_argument("--epochs", type=int, default=4, help="of each run")
@@ -282,8 +280,7 @@ def main() -> None:
         for found in results(Path(folder), options.seeds, options.faulty, options.epochs):
             lines += found
             result = {"rows": SIZES["test"], **counts(lines), "artifacts": lines}
-            text = json.dumps({**result, "provenance": stated}, indent=1)
-            options.out.write_text(f"{text}\n", encoding="utf-8")
+            write_results(options.out, {**result, "provenance": stated})
             print(json.dumps(counts(lines), indent=1), flush=True)
 
 

@@ -25,18 +25,16 @@ that fails is a false alarm; a faulty one that passes is missed. Only "passed" s
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from provenance import provenance
+from provenance import command_line, provenance, write_results
 
 from ampft.checks.subgroup_losses import sums_of_class
 from ampft.comparison.analysis.predictions import ALPHA
@@ -354,8 +352,7 @@ def summary(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Simulate every setting, write the results, and print the summary."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser = command_line(__doc__)
     parser.add_argument("--artifacts", type=int, default=300, help="per setting and kind")
     parser.add_argument("--checks", type=int, default=2, help="of them, judged by the whole code")
     parser.add_argument("--seed", type=int, default=0, help="seed of the whole simulation")
@@ -374,7 +371,7 @@ def main() -> None:
         "settings": cells,
         "provenance": provenance(),
     }
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(options.out, result)
     for line in (*lines, *falls):
         print(json.dumps(line))
 

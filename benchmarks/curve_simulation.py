@@ -17,17 +17,15 @@ doubling as the next one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from provenance import provenance
+from provenance import command_line, provenance, write_results
 from scipy.special import ndtr
 
 from ampft.comparison.statistics.interval import estimate_of_sums
@@ -125,9 +123,8 @@ def summary(setting: Setting, number: int) -> dict[str, Any]:
 
 def main() -> None:
     """Simulate all settings and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--number", type=int, default=400, help="simulations of each setting")
-    parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     worlds = ((500, 5, 0.04), (2000, 3, 0.04), (2000, 10, 0.02))
     results = []
@@ -135,9 +132,7 @@ def main() -> None:
         for rows, seeds, noise in worlds:
             results.append(summary(Setting(curve, rows, seeds, noise), args.number))
             print(json.dumps(results[-1]), flush=True)
-    if args.out is not None:
-        document = {"provenance": provenance(), "results": results}
-        args.out.write_text(json.dumps(document, indent=1) + "\n")
+    write_results(args.out, {"provenance": provenance(), "results": results})
 
 
 if __name__ == "__main__":

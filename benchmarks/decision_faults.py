@@ -11,7 +11,6 @@ the artifact cannot be opened.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from typing import Any
 
 import artifact_faults
 from certificate_catches import save_model, write_rows
-from provenance import provenance
+from provenance import command_line, provenance, write_results
 
 from ampft.cli import main as ampft
 from ampft.errors import InputError
@@ -83,8 +82,7 @@ def results(folder: Path, run: Path, names: Mapping[str, Any]) -> Iterator[dict[
 
 def main() -> None:
     """Plant all faults, and write and print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser = command_line(__doc__)
     parser.add_argument("--minilm", action="store_true")
     given = parser.parse_args()
     quiet_libraries()
@@ -105,8 +103,7 @@ def main() -> None:
     named = [line for line in planted if line["verdict"] in ("failed", "refused")]
     counts = {"planted": len(planted), "named": len(named), "passed": len(missed)}
     print(json.dumps(counts))
-    values = {"provenance": provenance(), "counts": counts, "lines": lines}
-    given.out.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    write_results(given.out, {"provenance": provenance(), "counts": counts, "lines": lines})
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from gpu_turns import Job, Scale, SkippedError, Turn, start_afresh, train_with_ampft
-from operators import SIZES
 from provenance import provenance
+from random_texts import SIZES
 
 from ampft.precision.determinism import deterministic_operators
 

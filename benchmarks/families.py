@@ -1,52 +1,37 @@
-"""Compare model families without padding: errors against single texts, speed against the Trainer.
+"""Model families without padding: errors of logits and gradients against single texts.
 
 Every model has a published architecture at a small size and random weights. `errors` compares
-logits and gradients of a batch without padding with those of each text by itself, in float32.
-`speed` times optimizer steps on docstrings, batch 32, in bf16; the systems take turns, each in a
-new process for every few families. Both add to a JSON file, and `table` writes its table into
-docs/speed.md.
+logits and gradients of a batch without padding with those of each text by itself, in float32, and
+adds them to a JSON file; `table` writes its table into docs/speed.md. The speed of a family is
+measured by `speed.py --model FAMILY`; the speeds in the table are stored ones.
 
-    python benchmarks/families.py errors --out families.json
-    python benchmarks/families.py speed --out families.json
-    python benchmarks/families.py table --out families.json
+    python benchmarks families errors --layers 2 --hidden 96 --out families.json
+    python benchmarks families table --out families.json
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from cases import load_texts
-from provenance import provenance
-from systems import SYSTEMS, prepare
+from provenance import command_line, provenance
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
-from workload import Workload, cached_task
 
 from ampft.fast.packing.families import packing_support
 from ampft.fast.packing.install import install_packing
 from ampft.models.by_length import padding_difference
-from ampft.models.minilm import default_model
-from ampft.models.tokenizer import load_tokenizer
 from ampft.text.terminal import quiet_libraries
 
 PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
 LOGITS_LIMIT, GRADIENT_LIMIT = 1e-5, 1e-6
 LENGTHS = (3, 17, 17, 1, 30, 29, 61, 64)
 CLASSES = 6
-WARMUP_STEPS = 2
-SYSTEM_NAMES = ("trainer", "ampft")
-FAMILIES_PER_PROCESS = 4
 
 
 @dataclass(frozen=True)
@@ -225,69 +210,6 @@ def errors(case: Case, size: Size) -> dict[str, Any]:
     }
 
 
-def model_folder(case: Case, size: Size, labels: tuple[str, ...], folder: Path) -> str:
-    """Save a model for these labels, with MiniLM's tokenizer; return its folder."""
-    tokenizer = load_tokenizer(default_model(None)[0])
-    options: dict[str, Any] = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: index for index, label in enumerate(labels)},
-        "bos_token_id": tokenizer.cls_token_id,
-        "eos_token_id": tokenizer.sep_token_id,
-    }
-    case.model(size, **options).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-def run_turn(args: argparse.Namespace) -> dict[str, float]:
-    """Train each family with a system; return the median seconds of a step, after a warm-up."""
-    data = load_texts("docstrings", None, args.examples)
-    labels = tuple(data.splits["train"].features["label"].names)
-    seconds = {}
-    for name in args.families.split(","):
-        with tempfile.TemporaryDirectory() as folder:
-            model = model_folder(CASES[name], size_of(args), labels, Path(folder))
-            workload = Workload(data, model, "bf16", args.batch_size, args.max_length, args.steps)
-            if args.system == "ampft":
-                loaded = cached_task(workload, remove_padding=True).load_model()
-                if not loaded.padding_free:
-                    raise SystemExit(f"{name}: {loaded.notes[-1]}")
-            prepare(args.system, workload)
-            ends = SYSTEMS[args.system](workload, args.turn)
-        seconds[name] = statistics.median(np.diff(ends)[WARMUP_STEPS - 1 :].tolist())
-    return seconds
-
-
-def size_of(args: argparse.Namespace) -> Size:
-    """Return the size that the command line asks for."""
-    return Size(layers=args.layers, hidden=args.hidden)
-
-
-def measure_speed(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return, by family, the seconds of a step and the ratio of the Trainer to ampft by turn."""
-    seconds: dict[str, list[dict[str, float]]] = {system: [] for system in SYSTEM_NAMES}
-    settings = ("layers", "hidden", "steps", "batch_size", "max_length", "examples")
-    flags = [f"--{setting}={getattr(args, setting)}" for setting in settings]
-    for turn in range(args.turns):
-        for system in SYSTEM_NAMES if turn % 2 == 0 else SYSTEM_NAMES[::-1]:
-            command = [sys.executable, __file__, "turn", f"--system={system}", f"--turn={turn}"]
-            completed = subprocess.run(
-                [*command, f"--families={','.join(names)}", *flags],
-                check=True,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            seconds[system].append(json.loads(completed.stdout.splitlines()[-1]))
-    rows = {}
-    for name in names:
-        by_system = {system: [turn[name] for turn in seconds[system]] for system in SYSTEM_NAMES}
-        pairs = zip(by_system["trainer"], by_system["ampft"], strict=True)
-        ratios = [trainer / ampft for trainer, ampft in pairs]
-        rows[name] = {"times_as_fast": ratios, "step_seconds": by_system, "settings": flags}
-        print(f"{name:12s} {speed_cell(rows[name])} times as fast as the Trainer", flush=True)
-    return rows
-
-
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Return the table of docs/speed.md."""
     header = ("family", "checkpoints", "padding-free", "logits", "gradient", "speed")
@@ -312,34 +234,15 @@ def speed_cell(speed: dict[str, Any] | None) -> str:
     return f"{statistics.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f})"
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("action", choices=("errors", "speed", "table", "turn"))
-    parser.add_argument("--out", type=Path, help="JSON file to add to")
+def main() -> None:
+    """Measure, and add the errors to the file; or write the table."""
+    parser = command_line(__doc__, out="JSON file to add to")
+    parser.add_argument("action", choices=("errors", "table"))
     parser.add_argument("--families", help="comma-separated names (default: all)")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--hidden", type=int, default=384, help="features, a multiple of 64")
-    parser.add_argument("--batch_size", type=int, default=32, help="examples")
-    parser.add_argument("--max_length", type=int, default=128, help="tokens")
-    parser.add_argument("--examples", type=int, default=512, help="docstrings")
-    parser.add_argument("--steps", type=int, default=8, help="per turn, including 2 of warm-up")
-    parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--system", choices=SYSTEM_NAMES, help=argparse.SUPPRESS)
-    parser.add_argument("--turn", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.out is None and args.action != "turn":
-        parser.error("--out: name the JSON file")
-    return args
-
-
-def main() -> None:
-    """Measure, and add the results to the file; or write the table."""
-    args = parse_arguments()
     quiet_libraries()
-    if args.action == "turn":
-        print(json.dumps(run_turn(args)))
-        return
     document = json.loads(args.out.read_text()) if args.out.exists() else {"families": {}}
     results = document["families"]
     if args.action == "table":
@@ -347,28 +250,11 @@ def main() -> None:
         start = text.index("| family |")
         PAGE.write_text(text[:start] + table(results) + text[text.index("\n\n", start) :])
         return
-    names = args.families.split(",") if args.families else list(CASES)
-    document[f"provenance of {args.action}"] = provenance()
-    if args.action == "errors":
-        for name in names:
-            results[name] = {**results.get(name, {}), **errors(CASES[name], size_of(args))}
-        write(args.out, document)
-        return
-    names = [name for name in names if results[name]["padding_free"]]
-    for few in batched(names, FAMILIES_PER_PROCESS):
-        for name, speed in measure_speed(few, args).items():
-            results[name]["speed"] = speed
-        write(args.out, document)
-
-
-def batched(names: list[str], size: int) -> list[list[str]]:
-    """Return `names` in lists of at most `size`."""
-    return [names[start : start + size] for start in range(0, len(names), size)]
-
-
-def write(path: Path, document: dict[str, Any]) -> None:
-    """Write the results so far."""
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    for name in args.families.split(",") if args.families else CASES:
+        found = errors(CASES[name], Size(layers=args.layers, hidden=args.hidden))
+        results[name] = {**results.get(name, {}), **found}
+    document["provenance of errors"] = provenance()
+    args.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

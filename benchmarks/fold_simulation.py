@@ -15,17 +15,15 @@ With a gain, the second group of features is more informative: the share that is
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from provenance import provenance
+from provenance import command_line, provenance, write_results
 from scipy.special import stdtrit
 from sklearn.model_selection import StratifiedKFold
 from sklearn.tree import DecisionTreeClassifier
@@ -114,9 +112,8 @@ def finds(setting: Setting, seed: int) -> dict[str, bool]:
 
 def main() -> None:
     """Simulate all settings and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--number", type=int, default=400, help="sets of rows of each setting")
-    parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     settings = [
         Setting(learner, rows, repeats, 1.0)
@@ -132,9 +129,7 @@ def main() -> None:
         error = math.sqrt(ALPHA * (1 - ALPHA) / number)
         results.append({**asdict(setting), "number": number, "found": shares, "error": error})
         print(json.dumps(results[-1]), flush=True)
-    if args.out is not None:
-        document = {"provenance": provenance(), "folds": FOLDS, "results": results}
-        args.out.write_text(json.dumps(document, indent=1) + "\n")
+    write_results(args.out, {"provenance": provenance(), "folds": FOLDS, "results": results})
 
 
 if __name__ == "__main__":

@@ -39,9 +39,8 @@ from unittest.mock import patch
 
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from operators import SIZES, bert
-from provenance import provenance
-from random_texts import RandomTexts, lengths_of_texts, pad, random_texts
+from provenance import command_line, provenance
+from random_texts import SIZES, RandomTexts, bert, lengths_of_texts, pad, random_texts
 from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_pt_utils import get_length_grouped_indices
@@ -606,8 +605,7 @@ def _largest(turns: dict[int, dict[str, Any]], name: str, unit: int) -> str:
 
 def parse_arguments() -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     """Return the arguments of the command line, and the parser for errors found later."""
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
+    parser = command_line(__doc__, out="JSON file of the results")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="precisions")
     parser.add_argument("--turns", type=int, default=3, help="turns of each system in each job")
     parser.add_argument(

@@ -45,7 +45,6 @@ comparisons that fewer seeds than its first number decide, and that its second d
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -68,6 +67,7 @@ from interval_methods import (
     excludes_rare_losses,
     is_equivalent,
 )
+from provenance import command_line, provenance, write_results
 from scipy.special import ndtri
 from simulated_grid import LIMITS, grid
 from simulated_seeds import BoolArray, Latent, Setting
@@ -341,10 +341,7 @@ def is_decided(estimate: DifferenceEstimate) -> bool:
 
 def main() -> None:
     """Parse the options, simulate every setting, write the results and print the outcome."""
-    from provenance import provenance, write_results
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser = command_line(__doc__)
     parser.add_argument("--comparisons", type=int, default=1000, help="per setting and difference")
     parser.add_argument("--minutes", type=float, default=1e6, help="after which no setting starts")
     parser.add_argument("--forecasts", type=int, default=100, help="per setting and difference")
@@ -367,9 +364,7 @@ def main() -> None:
     again = partial(run_setting, comparisons=options.again, seed=options.seed + 1)
     if options.family in LIMITS:
         print_rates(cells)
-        options.out.write_text(
-            json.dumps({"settings": cells, "provenance": provenance()}, indent=1)
-        )
+        write_results(options.out, {"settings": cells, "provenance": provenance()})
         return
     repeated = [done.result("again", again, settings[index]) for index in worst_settings(cells)]
     forecast = [] if options.family else forecast_settings()

@@ -24,18 +24,16 @@ Who chooses the changes:
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from provenance import provenance
+from provenance import command_line, provenance, write_results
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.lab.referee.keep_or_drop import (
@@ -304,12 +302,11 @@ JOBS = {"errors": error_jobs, "power": power_jobs, "classes": class_jobs}
 
 def main() -> None:
     """Simulate all settings and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--part", choices=tuple(JOBS), default="errors")
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of sequences")
     parser.add_argument("--method", choices=METHODS, help="only this one")
     parser.add_argument("--policy", choices=("climber", "tuner", "voter"), help="only this one")
-    parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     results, origin = [], provenance()
     for index, (setting, method, planned) in enumerate(JOBS[args.part]()):
@@ -320,9 +317,7 @@ def main() -> None:
         every = [simulate_sequence(setting, method, 1000 * index + k) for k in range(number)]
         results.append(summary(setting, method, every, time.perf_counter() - start))
         print(json.dumps(results[-1]), flush=True)
-        if args.out is not None:
-            document = {"provenance": origin, "tries": TRIES, "results": results}
-            args.out.write_text(json.dumps(document, indent=1) + "\n")
+        write_results(args.out, {"provenance": origin, "tries": TRIES, "results": results})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""The provenance of a results file: commit, versions, hardware and command."""
+"""What benchmarks share: their command line, the provenance of their results, and the file."""
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -48,3 +49,13 @@ def write_results(path: Path, result: Mapping[str, object]) -> None:
             text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
         parts.append(f" {json.dumps(name)}: {text}")
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+def command_line(
+    documentation: str | None, *, out: str = "JSON file to write", required: bool = True
+) -> argparse.ArgumentParser:
+    """Return a parser with `--out`; the first line of the module's documentation describes it."""
+    line = (documentation or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(description=line, allow_abbrev=False)
+    parser.add_argument("--out", type=Path, required=required, help=out)
+    return parser

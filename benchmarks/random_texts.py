@@ -1,4 +1,4 @@
-"""Texts of random token ids with given lengths, for measurements that need neither data nor tokens.
+"""Texts of random token ids and BERT with random weights, for measurements that need no data.
 
 Speed depends on the lengths and on the size of the model, not on words or weights.
 """
@@ -15,10 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+from transformers import BertConfig, BertForSequenceClassification
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
+SIZES = {"MiniLM": (6, 384), "BERT-base": (12, 768)}  # layers and width
 SPECIAL_IDS = 4
 SPREAD = 0.7  # standard deviation of the logarithm of the lengths
 SHORTEST = 4
@@ -97,3 +99,15 @@ def pad(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     tensors = {"input_ids": ids, "attention_mask": mask}
     labels = torch.tensor([row["labels"] for row in rows])
     return {**{name: torch.from_numpy(array) for name, array in tensors.items()}, "labels": labels}
+
+
+def bert(layers: int, width: int, *, vocabulary: int) -> Any:
+    """Return a BERT of this size with random weights."""
+    config = BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64 if width > 384 else 12,
+        intermediate_size=4 * width,
+    )
+    return BertForSequenceClassification(config).train()

@@ -13,7 +13,6 @@ of a night; the test rows stay the same.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import shlex
@@ -21,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from provenance import provenance
+from provenance import command_line, provenance
 
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.report_files import read_comparison
@@ -37,7 +36,7 @@ COMPARE = (
 
 def main() -> None:
     """Write the tables, and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = command_line(__doc__, out="also write its numbers here", required=False)
     parser.add_argument("--set", choices=SETTINGS, required=True)
     parser.add_argument("--data", type=Path, required=True, metavar="DATA")
     parser.add_argument("--output_dir", type=Path, required=True, metavar="FOLDER")
@@ -47,22 +46,14 @@ def main() -> None:
         "--cpu_threads", metavar="INT", help="threads of each run; 1 on a machine that others use"
     )
     parser.add_argument("--jobs", default="1", metavar="INT", help="as of ampft compare")
-    parser.add_argument("--out", type=Path, metavar="JSON", help="also write its numbers here")
     args = parser.parse_args()
     tables = args.output_dir.with_name(f"{args.output_dir.name}-data")
     tables.mkdir(parents=True, exist_ok=True)
     files = (write_sst2 if args.set == "sst2" else write_mrpc)(args.data / args.set, tables)
     flags = [f"--{split}_file={path}" for split, path in files.items()]
     command = ["compare", "--modes", "fp32,bf16", "--seeds", args.seeds, "--no_placebo"]
-    command += [
-        "--jobs",
-        args.jobs,
-        "--output_dir",
-        str(args.output_dir),
-        "--",
-        *flags,
-        *SETTINGS[args.set].split(),
-    ]
+    command += ["--jobs", args.jobs, "--output_dir", str(args.output_dir)]
+    command += ["--", *flags, *SETTINGS[args.set].split()]
     if args.max_train_samples:
         command += ["--max_train_samples", args.max_train_samples]
     if args.cpu_threads:

@@ -14,10 +14,10 @@ With `--apart` each turn has its own process. Then every system runs as it does 
 caches fewer compiled kernels), and peak memory is measured. The Trainer is tuned once, before the
 turns.
 
-    python benchmarks/speed.py docstrings --mode bf16 --out speed.json
-    python benchmarks/speed.py sst2 --data_dir DATA --mode fp32 --apart --out speed.json
-    python benchmarks/speed.py docstrings --model bert-base --mode bf16 --out speed.json
-    python benchmarks/speed_plot.py speed.json --out speed.svg      # and the geometric mean
+    python benchmarks speed docstrings --mode bf16 --out speed.json
+    python benchmarks speed sst2 --data_dir DATA --mode fp32 --apart --out speed.json
+    python benchmarks speed docstrings --model bert-base --mode bf16 --out speed.json
+    python benchmarks speed_plot speed.json --out speed.svg      # and the geometric mean
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from cases import MODELS, TEXTS, load_texts, model_folder
-from provenance import provenance
+from provenance import command_line, provenance
 from systems import SYSTEMS, parse_systems, prepare, set_tuned_micro_batches, tune_micro_batches
 from workload import ProcessorClock, StepClock, Workload, mean_tokens, use_torch_kernel_cache_limits
 
@@ -160,9 +160,11 @@ def linear_weights(folder: str) -> int:
 
 def parse_arguments() -> argparse.Namespace:
     """Return the arguments of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = command_line(__doc__, out="JSON file to add to")
     parser.add_argument("case", choices=TEXTS)
-    parser.add_argument("--model", choices=MODELS, default="minilm")
+    parser.add_argument(
+        "--model", choices=MODELS, default="minilm", help="or a family of docs/speed.md"
+    )
     parser.add_argument("--mode", choices=tuple(DTYPES), required=True)
     parser.add_argument("--data_dir", type=Path, help="folder with sst2/, trec/ and mrpc/")
     parser.add_argument("--batch_size", type=int, default=32, help="effective batch size, examples")
@@ -191,7 +193,6 @@ def parse_arguments() -> argparse.Namespace:
         type=int,
         help="micro-batches of the tuned Trainer (default: the fastest of 1, 2 and 4)",
     )
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to add to")
     return parser.parse_args()
 
 

@@ -5,7 +5,6 @@ python benchmarks/speed_plot.py speed.json --out speed.svg
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 from matplotlib.lines import Line2D
+from provenance import command_line
 
 # The systems that are drawn; other variants of ampft are not.
 COLOURS = {
@@ -75,9 +75,8 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
 
 def main() -> None:
     """Draw the plot, and print the means."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = command_line(__doc__, out="SVG, PNG or PDF file")
     parser.add_argument("results", type=Path, nargs="+", help="JSON files of speed.py")
-    parser.add_argument("--out", type=Path, required=True, help="SVG, PNG or PDF file")
     args = parser.parse_args()
     rows = [row for path in args.results for row in json.loads(path.read_text(encoding="utf-8"))]
     draw(rows, args.out)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,12 +47,7 @@ def reset_accelerate_state() -> None:
 
 
 def train_with_trainer(
-    workload: Workload,
-    seed: int,
-    *,
-    grouped: bool = False,
-    micro_batches: int = 1,
-    compiled: bool = False,
+    workload: Workload, seed: int, *, grouped: bool = False, micro_batches: int = 1
 ) -> list[float]:
     """Train with `transformers.Trainer`."""
     reset_accelerate_state()
@@ -68,7 +63,6 @@ def train_with_trainer(
             bf16=workload.mode == "bf16",
             use_cpu=not torch.cuda.is_available(),
             train_sampling_strategy="group_by_length" if grouped else "random",
-            torch_compile=compiled,
             save_strategy="no",
             logging_strategy="no",
             report_to=[],
@@ -179,17 +173,15 @@ def train_with_ampft(
     seed: int,
     *,
     remove_padding: bool = True,
-    token_buckets: int | None = None,
     micro_batches: int = 1,
-    autocast_cache: Callable[..., AbstractContextManager[object]] = ampft.shared_autocast_cache,
-    compiled: bool = False,
+    mode: str | None = None,
 ) -> list[float]:
-    """Train with the loop of `recipes/classify.py`."""
+    """Train with the loop of `recipes/classify.py`; `mode` replaces that of the workload."""
     reset_accelerate_state()
-    precision = ampft.resolve(workload.mode, ampft.training_device())
+    precision = ampft.resolve(mode or workload.mode, ampft.training_device())
     accelerator = ampft.make_accelerator(precision, gradient_accumulation_steps=micro_batches)
     set_seed(seed)
-    task = cached_task(workload, remove_padding=remove_padding, token_buckets=token_buckets)
+    task = cached_task(workload, remove_padding=remove_padding)
     loaded = ampft.cast_weights(task.load_model(), precision)
     batches = ampft.StepBatches.for_process(
         accelerator,
@@ -201,15 +193,13 @@ def train_with_ampft(
     optimizer = ampft.make_optimizer(loaded.model, OptimizerSettings(LEARNING_RATE), precision)
     schedule = ampft.make_schedule(optimizer, workload.steps, ScheduleSettings())
     model, optimizer = accelerator.prepare(loaded.model, optimizer)
-    if compiled:
-        model = torch.compile(model)
     model.train()
     clock = workload.clock()
     with ampft.numerics(precision):
         for epoch in range(-(-workload.steps // len(batches))):
             for step_batch in batches.epoch(epoch, stop=workload.steps - len(clock.ends)):
                 losses = []
-                with autocast_cache(accelerator, model, step_batch):
+                with ampft.shared_autocast_cache(accelerator, model, step_batch):
                     for micro_batch in step_batch:
                         with ampft.synchronized_last(accelerator, model, micro_batch):
                             loss = task.loss(model, micro_batch) / step_batch.effective_weight
@@ -222,38 +212,21 @@ def train_with_ampft(
     return clock.ends
 
 
-PADDED_SYSTEMS = ("ampft (padded)", "ampft (padded and compiled)", "ampft (sorted micro-batches)")
-
 SYSTEMS: dict[str, Callable[[Workload, int], list[float]]] = {
     "trainer": train_with_trainer,
     "trainer (tuned)": train_with_tuned_trainer,
-    "trainer (length grouping)": lambda workload, seed: train_with_trainer(
-        workload, seed, grouped=True
-    ),
+    "trainer (length grouping)": partial(train_with_trainer, grouped=True),
     "accelerate loop": train_with_accelerate,
     "fabric loop": train_with_fabric,
-    "ampft (padded)": lambda workload, seed: train_with_ampft(workload, seed, remove_padding=False),
-    "ampft (padded and compiled)": lambda workload, seed: train_with_ampft(
-        workload, seed, remove_padding=False, compiled=True
+    "ampft (padded)": partial(train_with_ampft, remove_padding=False),
+    "ampft (sorted micro-batches)": partial(
+        train_with_ampft, remove_padding=False, micro_batches=4
     ),
-    "ampft (sorted micro-batches)": lambda workload, seed: train_with_ampft(
-        workload, seed, remove_padding=False, micro_batches=4
-    ),
-    "ampft (token buckets of 64)": lambda workload, seed: train_with_ampft(
-        workload, seed, token_buckets=64
-    ),
-    "ampft (compiled)": lambda workload, seed: train_with_ampft(workload, seed, compiled=True),
-    "ampft (4 micro-batches)": lambda workload, seed: train_with_ampft(
-        workload, seed, micro_batches=4
-    ),
-    "ampft (4 micro-batches cast anew)": lambda workload, seed: train_with_ampft(
-        workload, seed, micro_batches=4, autocast_cache=lambda *_: nullcontext()
-    ),
-    "trainer (compiled)": lambda workload, seed: train_with_trainer(workload, seed, compiled=True),
-    "ampft (fp16)": lambda workload, seed: train_with_ampft(replace(workload, mode="fp16"), seed),
-    "ampft (bf16)": lambda workload, seed: train_with_ampft(replace(workload, mode="bf16"), seed),
+    "ampft (fp16)": partial(train_with_ampft, mode="fp16"),
+    "ampft (bf16)": partial(train_with_ampft, mode="bf16"),
     "ampft": train_with_ampft,
 }
+PADDING_FREE_SYSTEMS = ("ampft", "ampft (fp16)", "ampft (bf16)")
 
 
 def parse_systems(names: str) -> list[str]:
@@ -269,11 +242,6 @@ def parse_systems(names: str) -> list[str]:
     if "ampft" not in systems:
         raise SystemExit(f"--systems {names}: add ampft, with which the others are compared")
     return systems
-
-
-PADDING_FREE_SYSTEMS = frozenset(
-    name for name in SYSTEMS if name.startswith("ampft") and name not in PADDED_SYSTEMS
-)
 
 
 def prepare(name: str, workload: Workload) -> None:

@@ -17,19 +17,17 @@ Per setting, beside the limit that three standard errors of the simulation allow
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from interval_calibration import limit
 from interval_methods import ALPHA, sums_of
-from provenance import provenance
+from provenance import command_line, provenance, write_results
 from simulated_losses import GroupedDuplicates, RareClasses, Subgroup
 from simulated_metrics import Probabilities
 from simulated_seeds import Drawn, Setting
@@ -114,8 +112,7 @@ def worst(cells: Sequence[dict[str, Any]], name: str) -> float:
 
 def main() -> None:
     """Simulate every setting, write the results, print the worst, and fail beyond the limit."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser = command_line(__doc__)
     parser.add_argument("--comparisons", type=int, default=1000, help="per setting")
     parser.add_argument("--seed", type=int, default=0, help="seed of the whole simulation")
     options = parser.parse_args()
@@ -135,7 +132,7 @@ def main() -> None:
         "settings": cells,
         "provenance": provenance(),
     }
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(options.out, result)
     print(json.dumps({name: result[name] for name in list(result)[:5]}, indent=1))
 
 

@@ -65,25 +65,17 @@ def use_torch_kernel_cache_limits() -> None:
     os.environ |= {name: os.environ.get(name, TORCH_CAPACITY) for name in KERNEL_CACHE_CAPACITIES}
 
 
-_TASKS: dict[tuple[int, str, int, bool, int | None], Any] = {}
+_TASKS: dict[tuple[int, str, int, bool], Any] = {}
 
 
-def padded_task(workload: Workload) -> Any:
-    """Return the task of a workload, with padding."""
-    return cached_task(workload, remove_padding=False)
-
-
-def cached_task(
-    workload: Workload, *, remove_padding: bool, token_buckets: int | None = None
-) -> Any:
+def cached_task(workload: Workload, *, remove_padding: bool) -> Any:
     """Return the task of a workload; its texts are tokenized once per process."""
-    key = (id(workload.data), workload.model, workload.max_length, remove_padding, token_buckets)
+    key = (id(workload.data), workload.model, workload.max_length, remove_padding)
     if key not in _TASKS:
         settings = TaskSettings(
             model_name_or_path=workload.model,
             max_seq_length=workload.max_length,
             padding=not remove_padding,
-            token_buckets=token_buckets,
         )
         _TASKS[key] = make_task(workload.data, settings)
     return _TASKS[key]
@@ -115,7 +107,7 @@ def padded_batches(workload: Workload, task: Any) -> DataLoader[Any]:
 
 def load_task_and_model(workload: Workload, seed: int) -> tuple[Any, Any]:
     """Return the task and the model as transformers loads it, without ampft's changes."""
-    task = padded_task(workload)
+    task = cached_task(workload, remove_padding=False)
     set_seed(seed)
     model = AutoModelForSequenceClassification.from_pretrained(
         task.inputs.model_path, num_labels=len(task.label_names), dtype=torch.float32

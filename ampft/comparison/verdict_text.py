@@ -10,7 +10,8 @@ from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, Di
 from ampft.text.numbers import confidence_percent, counted, mean_count, percent, points, seed_list
 
 MAX_CLASS_LOSSES = 3  # in a verdict
-# `benchmarks/skewness_price.py`: 7 to 10 % with lognormal effects, 36 to 85 % with one in 20.
+# 7 to 10 % with lognormal effects, 36 to 85 % with one in 20: `benchmarks/LOG.md`, "The price of an
+# allowance for lognormal effects of seeds".
 UNEVEN_SEEDS = (
     "equivalence assumes that no rare training loses far more than the others: effects of seeds as "
     "skewed as exponential ones are allowed for; with more skewed ones, a loss of the margin "

@@ -40,9 +40,23 @@ def test_results_that_a_page_names_exist():
             r"results/([a-z0-9-]+\.(?:json|md))", page.read_text(encoding="utf-8")
         )
     ]
-    assert len(found) > 10
+    assert len(found) > 5
     missing = [(page.name, name) for page, name in found if not (RESULTS / name).exists()]
     assert not missing
+
+
+def test_sections_of_the_log_that_a_page_names_exist():
+    log = (REPOSITORY / "benchmarks" / "LOG.md").read_text(encoding="utf-8")
+    headings = set(re.findall(r"^## (.+)$", log, re.MULTILINE))
+    named = {
+        " ".join(name.split())
+        for page in (REPOSITORY / "docs").glob("*.md")
+        for name in re.findall(
+            r'`benchmarks/LOG\.md`,\s+"([^"]+)"', page.read_text(encoding="utf-8")
+        )
+    }
+    assert len(named) > 15
+    assert named <= headings
 
 
 FOLDER_OF_ONE_MACHINE = re.compile(r'"/(tmp|home|root|work)/')

@@ -125,7 +125,7 @@ def with_selected_arm(plan: Plan, folder: Path) -> Plan:
     is chosen. The compared runs therefore have other seeds than the runs that choose, and are
     evaluated on test instead of validation. Given the choice, their comparison with the baseline is
     as valid as if both arms had been chosen in advance: unbiased, with the usual intervals and no
-    correction for the number of arms (benchmarks/selection.py).
+    correction for the number of arms (`benchmarks/LOG.md`, "Choosing one of several arms").
 
     Args:
         plan: Plan whose selection runs have ended.

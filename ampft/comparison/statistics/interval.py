@@ -17,7 +17,7 @@ variance with two estimated parts. The second ensures that trainings that agree 
 more than is known about these trainings only. For normal data, a test's error does not exceed the
 error of a test with only the first part. Integration over s^2 gives this error for every share of
 C: at most 5.0 % at the level 5 %, and 2.6 % at 2.5 %, which two modes or two planned analyses need
-(`benchmarks/interval_rules.py`).
+(`benchmarks/LOG.md`, "Intervals that three seeds can fill").
 
 Rejected, by the same integration at S = 3 and the levels 5, 2.5 and 1 %: the degrees of freedom of
 Hillis (2007), (S - 1) / w^2, have errors of up to 7.8, 5.3 and 3.5 %, because an s^2 that is small
