@@ -3,7 +3,7 @@
     accelerate launch recipes/classify.py --mixed_precision fp16
     accelerate launch recipes/classify.py --train_file reviews.csv
 
-`--help` lists all settings. `train` is the complete run and shows its loop.
+`--help_all` lists all settings. `train` is the complete run and shows its loop.
 """
 
 from __future__ import annotations
