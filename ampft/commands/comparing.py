@@ -103,7 +103,12 @@ def compare(line: CommandLine[CompareFlags]) -> None:
     flags = line.flags
     exists = bool(flags.runs or flags.predictions)
     if not exists and (line.has_dashes or line.given.intersection(_OF_TRAININGS)):
-        _train_and_compare(line)
+        command = command_of_arms(line) if flags.arm else command_of_precisions(line)
+        from ampft.comparison.execution.train_and_compare import compare as compare_runs
+        from ampft.comparison.report.report_files import next_step_line
+
+        session = compare_runs(command)
+        print(inert_lines(next_step_line(session.folder.path)))
         return
     if not exists:
         asked = "--inference" if flags.inference else "compare"
@@ -137,15 +142,6 @@ def compare(line: CommandLine[CompareFlags]) -> None:
         return
     write_comparison(comparison, Path(flags.output_dir))
     print(f"\nwrote {flags.output_dir}: comparison.html, comparison.md, comparison.json")
-
-
-def _train_and_compare(line: CommandLine[CompareFlags]) -> None:
-    command = command_of_arms(line) if line.flags.arm else command_of_precisions(line)
-    from ampft.comparison.execution.train_and_compare import compare as compare_runs
-    from ampft.comparison.report.report_files import next_step_line
-
-    session = compare_runs(command)
-    print(inert_lines(next_step_line(session.folder.path)))
 
 
 def _compare_runs(line: CommandLine[CompareFlags]) -> Comparison:

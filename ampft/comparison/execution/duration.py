@@ -66,7 +66,8 @@ def estimate_duration(
     from ampft.comparison.execution.launch import interruptible
     from ampft.comparison.execution.planning import run_trial
 
-    mode = _mode(args)
+    named = args.mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    mode = BASELINE if named == "no" else named
     modes = list(dict.fromkeys([BASELINE, mode] if args.evaluate_fp32 else [mode]))
     with interruptible(lambda: "nothing has been written."):
         trial = run_trial(flags, modes, config_file)
@@ -90,12 +91,6 @@ def estimate_duration(
         free_disk_bytes=shutil.disk_usage(nearest_existing(Path(args.output_dir or "runs"))).free,
         notes=tuple(_notes(args, seconds)),
     )
-
-
-def _mode(args: ClassifyArguments) -> str:
-    """Return the mode of the training: its flag, the launcher's variable, or fp32."""
-    named = args.mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    return BASELINE if named == "no" else named
 
 
 def _notes(args: ClassifyArguments, seconds: float) -> list[str]:

@@ -368,15 +368,12 @@ def plan_difference(
         if plan.arguments[name] != arguments[name]:
             return _change(name, plan.arguments[name], arguments[name])
     seeds = plan.design.seed_counts
-    if not _extends(seeds, requested.seed_counts):
-        return _change("seeds", seeds, requested.seed_counts)
-    return None
-
-
-def _extends(planned: tuple[int, ...], requested: tuple[int, ...]) -> bool:
-    """Return whether the analyses are equal, or new ones only follow those that were planned."""
-    new = [seeds for seeds in requested if seeds not in planned]
-    return requested == planned or (requested[-1] > planned[-1] and min(new) > planned[-1])
+    asked = requested.seed_counts
+    new = [count for count in asked if count not in seeds]
+    # New analyses may only follow those that were planned.
+    if seeds == asked or (asked[-1] > seeds[-1] and min(new) > seeds[-1]):
+        return None
+    return _change("seeds", seeds, asked)
 
 
 def _change(name: str, planned: object, requested: object) -> str:

@@ -112,8 +112,14 @@ def plan_comparison(
         with interruptible(lambda: "nothing has been written yet."):
             trials = trials_by_arm(command, start)
     trial = next(iter(trials.values()))
-    if design.folds:
-        _check_folds(trial)
+    if design.folds:  # their predictions are joined to one table
+        from ampft.tasks.single_label import SingleLabel  # imports torch
+
+        if trial.compared[KIND_OF_LABELS] != SingleLabel.name:
+            raise InputError(
+                "--folds: it supports tasks with one label per example. For others, pass a "
+                "--test_file."
+            )
     if design.engine != RAY:  # on a cluster, each run reserves its memory on its node
         check_memory(design.jobs, max(each.estimate.peak_bytes for each in trials.values()))
     modes = None if design.arm_settings else trial.modes
@@ -129,16 +135,6 @@ def plan_comparison(
     if design.budget is not None:
         plan = fit_to_budget(plan, design.jobs * (design.budget - command_seconds(command)))
     return folder, plan
-
-
-def _check_folds(trial: TrialResult) -> None:
-    """Check that the predictions of folds can be joined to one table."""
-    from ampft.tasks.single_label import SingleLabel  # imports torch
-
-    if trial.compared[KIND_OF_LABELS] != SingleLabel.name:
-        raise InputError(
-            "--folds: it supports tasks with one label per example. For others, pass a --test_file."
-        )
 
 
 def redacted_settings(command: CompareCommand) -> Any:

@@ -35,7 +35,7 @@ from ampft.comparison.execution.plan import (
 )
 from ampft.comparison.execution.plan_text import limits_of_design, shows_nothing
 from ampft.data.splits import dependent_groups
-from ampft.data.step_batches import IntArray, StepBatches
+from ampft.data.step_batches import IntArray
 from ampft.engine.step import accumulate_gradient, apply_step
 from ampft.engine.threads import restore_cpu_threads
 from ampft.errors import TrainingStopped
@@ -69,7 +69,11 @@ def run_trial(request: dict[str, Any]) -> TrialResult | dict[str, FinalRows]:
     imported, process_start = time.time() - request["launched"], start_clock()
     args = parse_classify_arguments(request["classify_argv"])
     device = training_device(cpu=args.use_cpu)
-    precisions = [resolve(mode, device) for mode in _modes(request["modes"], device)]
+    modes = request["modes"]
+    if modes is None:
+        available = {entry.mode for entry in survey_modes(device) if entry.status != UNAVAILABLE}
+        modes = [mode for mode in DEFAULT_MODES if mode in available]
+    precisions = [resolve(mode, device) for mode in modes]
     if args.with_tracking:
         installed_trackers(args.report_to)
     threads = restore_cpu_threads(args.cpu_threads, num_processes=PartialState().num_processes)
@@ -134,24 +138,21 @@ def _compared(prepared: Prepared) -> dict[str, str]:
     }
 
 
-def _modes(requested: Sequence[str] | None, device: torch.device) -> list[str]:
-    if requested is not None:
-        return list(requested)
-    available = {entry.mode for entry in survey_modes(device) if entry.status != UNAVAILABLE}
-    return [mode for mode in DEFAULT_MODES if mode in available]
-
-
 def _mode_cost(prepared: Prepared) -> ModeCost:
     """Time a few optimizer steps and one batch of an evaluation."""
     prepared.model.train()
+    batches, lengths = prepared.step_batches, prepared.step_batches.examples.lengths
+    sizes = [int(lengths[batches.effective_ids(0, step)].sum()) for step in range(len(batches))]
+    by_length = np.argsort(sizes, kind="stable")  # the steps of the first epoch
+    timed_steps = [int(by_length[int(quantile * len(batches))]) for quantile in QUANTILES]
     with numerics(prepared.precision):
-        longest, timed_steps = _steps_to_time(prepared.step_batches)
 
         def time_step(step: int) -> float:
             return _step_seconds(prepared, step)
 
+        # Warming up on the longest step prepares kernels and memory for the largest shapes.
         for _ in range(WARM_UP_STEPS):
-            time_step(longest)
+            time_step(int(by_length[-1]))
         step = mean_of_minima(time_step, timed_steps)
         evaluated = min(_evaluated_example_seconds(prepared) for _ in range(REPEATS))
     return ModeCost(step=step, evaluated_example=evaluated)
@@ -167,16 +168,6 @@ def mean_of_minima(time_step: Callable[[int], float], steps: Sequence[int]) -> f
     """
     rounds = [[time_step(step) for step in steps] for _ in range(REPEATS)]
     return float(np.mean(np.min(rounds, axis=0)))
-
-
-def _steps_to_time(batches: StepBatches) -> tuple[int, list[int]]:
-    """Return the longest step of the first epoch, and steps at quantiles of length."""
-    lengths = batches.examples.lengths
-    sizes = [int(lengths[batches.effective_ids(0, step)].sum()) for step in range(len(batches))]
-    by_length = np.argsort(sizes, kind="stable")
-    timed_steps = [int(by_length[int(quantile * len(batches))]) for quantile in QUANTILES]
-    # Warming up on the longest step prepares kernels and memory for the largest shapes.
-    return int(by_length[-1]), timed_steps
 
 
 def _step_seconds(prepared: Prepared, step: int) -> float:

@@ -272,6 +272,12 @@ def _chart(
         for one in lines
         if one.mean
     ]
+    marks = [  # of runs with a single point, whose line would be invisible
+        one.style.mark(plot.x.percent(step), plot.y.at(value))
+        for one in lines
+        if len(points := one.mean or one.runs[0]) == 1
+        for step, value in points.items()
+    ]
     rug_height = min(RUG_ROW_HEIGHT * len(rug or ()), MAX_RUG_HEIGHT)
     below = HEIGHT + rug_height
     ticks = plot.x.ticks(5)
@@ -281,7 +287,7 @@ def _chart(
         plot.scale(ticks, "{:,.0f}".format, below, "optimizer step"),
         plot.rule(below),
         plot.area(*curves),
-        *_single_points(lines, plot),
+        *marks,
         *_labels(lines, y_axis),
     ]
     if rug:
@@ -297,16 +303,6 @@ def _corners(points: Points) -> list[tuple[float, float]]:
     ordered = sorted(points.items())
     between = [(b[0], a[1]) for a, b in itertools.pairwise(ordered)]
     return [p for pair in itertools.zip_longest(ordered, between) for p in pair if p]
-
-
-def _single_points(lines: Sequence[ArmLines], plot: Plot) -> list[Markup]:
-    """Return marks of runs with a single point, whose line would be invisible."""
-    return [
-        one.style.mark(plot.x.percent(step), plot.y.at(value))
-        for one in lines
-        if len(points := one.mean or one.runs[0]) == 1
-        for step, value in points.items()
-    ]
 
 
 def _labels(lines: Sequence[ArmLines], y_axis: Axis) -> list[Markup]:
