@@ -222,7 +222,12 @@ class ValueRangeMonitor(Feature):
         with measured.hooked():
             yield
         scaler = self.accelerator.scaler
-        table = self._over_processes(measured.table())
+        table = measured.table()
+        if self.accelerator.num_processes > 1:
+            tables = self.accelerator.gather(table[None])
+            if is_sharded(self.accelerator):
+                table = tables.sum(0)
+            table[:, LARGEST] = tables[:, :, LARGEST].amax(0)
         self._figures = measured.figures(table, 1.0 if scaler is None else scaler.get_scale())
         self._warn(step)
 
@@ -245,14 +250,6 @@ class ValueRangeMonitor(Feature):
             self._figures = {name: float(value) for name, value in figures.items()}
             self._warn(row["step"], quiet=True)
         self._figures = {}
-
-    def _over_processes(self, table: Tensor) -> Tensor:
-        if self.accelerator.num_processes == 1:
-            return table
-        tables = self.accelerator.gather(table[None])
-        merged = tables.sum(0) if is_sharded(self.accelerator) else table.clone()
-        merged[:, LARGEST] = tables[:, :, LARGEST].amax(0)
-        return merged
 
     def _warn(self, step: int, *, quiet: bool = False) -> None:
         for name, bits in self._figures.items():

@@ -240,7 +240,10 @@ def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[
     for number, row in enumerate(rows):
         place = f"position {number} (from 0)"
         if is_text and isinstance(row, Mapping):
-            row = _texts_of_cells(row, trained, place)
+            names = tuple(row)
+            columns = InputColumns.of(trained.input_columns, names, trained.feature_columns)
+            require_columns(columns.sources, names, "inputs", origin=place)
+            row = list(columns.texts([row[name] for name in columns.sources], place))
         tuples.append(tuple(row) if isinstance(row, list | tuple) else (row,))
     for number, row in enumerate(tuples):
         place = f"position {number} (from 0)"
@@ -254,13 +257,6 @@ def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[
         if is_text:
             _check_described(row[0], trained, place)
     return tuples
-
-
-def _texts_of_cells(cells: Mapping[str, Any], trained: TrainingInfo, place: str) -> list[Any]:
-    names = tuple(cells)
-    columns = InputColumns.of(trained.input_columns, names, trained.feature_columns)
-    require_columns(columns.sources, names, "inputs", origin=place)
-    return list(columns.texts([cells[name] for name in columns.sources], place))
 
 
 def _check_described(text: Any, trained: TrainingInfo, place: str) -> None:

@@ -38,7 +38,9 @@ def read_csv(path: Path, *, encoding: str) -> SourceTable:
     Some spreadsheets write semicolons or tabs instead of commas, or name the separator in a first
     line `sep=;`; a note says so.
     """
-    delimiter = _named_delimiter(path, encoding)
+    with opened_text(path, encoding) as file:
+        named = NAMED_DELIMITER.fullmatch(file.readline())
+    delimiter = None if named is None else named[1]
     note = f"{path}: the fields are separated by {quoted(delimiter)}, as its first line says."
     if delimiter is None:
         delimiter = _detect_delimiter(path, encoding)
@@ -161,13 +163,6 @@ def _read_delimited(path: Path, *, encoding: str, delimiter: str, quoting: Quoti
 
     notes = columns.unread_note(str(path), (values for _, values in islice(rows(), 1, None)))
     return SourceTable(columns.names, read, unit="line", origin=str(path), notes=notes)
-
-
-def _named_delimiter(path: Path, encoding: str) -> str | None:
-    """Return the delimiter that a first line such as `sep=;` names, or None."""
-    with opened_text(path, encoding) as file:
-        found = NAMED_DELIMITER.fullmatch(file.readline())
-    return None if found is None else found[1]
 
 
 def _detect_delimiter(path: Path, encoding: str) -> str:
