@@ -71,7 +71,12 @@ def print_run_audit(line: CommandLine[RunAuditFlags]) -> None:
     args, folder = line.flags, Path(line.flags.run)
     for name in ("json", "badge"):
         if (file := getattr(args, name)) is not None:
-            _check_output(f"--{name}", Path(file), folder)
+            check_output_file(f"--{name}", Path(file))
+            if Path(file).resolve().is_relative_to(folder.resolve()):
+                raise InputError(
+                    f"--{name} {Path(file)}: an audit writes nothing into the folder of the run, "
+                    "whose files have hashes in its record. Pass a file elsewhere."
+                )
     from accelerate import PartialState
 
     from ampft.lab.audit.audit import audit_run
@@ -98,15 +103,6 @@ def print_run_audit(line: CommandLine[RunAuditFlags]) -> None:
             print_line(badge_markdown(audited, Path(args.badge).name))
     if audited.different or audited.verdict == PARTLY_CONFIRMED:
         raise SystemExit(1)
-
-
-def _check_output(flag: str, path: Path, run: Path) -> None:
-    check_output_file(flag, path)
-    if path.resolve().is_relative_to(run.resolve()):
-        raise InputError(
-            f"{flag} {path}: an audit writes nothing into the folder of the run, whose files have "
-            "hashes in its record. Pass a file elsewhere."
-        )
 
 
 def _write(path: Path, text: str) -> None:

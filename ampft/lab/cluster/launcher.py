@@ -246,7 +246,8 @@ class RayLauncher:
                 if message.kind == STARTED:
                     waiting.node = message.text
         except (ray.exceptions.RayError, DamagedParcel) as error:
-            raise _Lost(_reason(error)) from error
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise _Lost(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
         except (_Lost, _OtherNodes):
             ray.cancel(stream, force=True)  # its node, if it comes back, ends the run
             raise
@@ -412,11 +413,6 @@ def _cancel(stream: Any) -> None:
             if ready:
                 ray.get(next(stream))
         ray.cancel(stream, force=True)
-
-
-def _reason(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 _clusters: list[tuple[CompareCommand, Cluster]] = []  # of this process: one for its command

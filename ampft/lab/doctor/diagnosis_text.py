@@ -289,17 +289,14 @@ def alignment_summary(alignment: Alignment) -> str:
             more = f" and {len(chosen) - NAMED} more" if len(chosen) > NAMED else ""
             parts.append(f"The error is {name} in {listed}{more}.")
     cosine, loss = alignment.gradient_cosine, alignment.loss_change
+    interval = ""
+    if loss.low is not None and loss.high is not None:
+        interval = f" (95 % interval {loss.low:+.2g} to {loss.high:+.2g})"
     parts.append(
         f"The gradient has a cosine of {cosine.mean:.6f} with float32's, and the loss "
-        f"differs by {loss.mean:+.2g}{_interval(loss)}."
+        f"differs by {loss.mean:+.2g}{interval}."
     )
     return " ".join(parts)
-
-
-def _interval(value: BatchMean) -> str:
-    if value.low is None or value.high is None:
-        return ""
-    return f" (95 % interval {value.low:+.2g} to {value.high:+.2g})"
 
 
 def alignment_table(alignment: Alignment) -> Table:

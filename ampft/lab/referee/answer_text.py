@@ -81,7 +81,9 @@ def judgement_values(judgement: Judgement) -> dict[str, JSONValue]:
         values |= {
             "claim": trial.claim,
             "margin": trial.margin,
-            "gain_at_least": _gain_at_least(trial),
+            "gain_at_least": round(trial.shown_points * trial.margin, 9)
+            if trial.shows_gain
+            else None,
             "estimate": json_values(trial.estimate),
             "changes": json_values(trial.changes),
             "checked_rows": trial.checked_rows,
@@ -133,7 +135,7 @@ def _trial_rows(
     if trial.changes:
         changes = [f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items()]
         rows["changed"] = "; ".join(changes)
-    if trial.answer == CandidateAnswer.KEEP and trial.claim == Claim.BETTER:
+    if trial.shows_gain:
         rows["gain"] = f"more than {_points(trial, units)}"
     if trial.estimate is not None:
         found = trial.estimate
@@ -171,10 +173,3 @@ def _points(trial: JudgedCandidate, units: Units) -> str:
     if not units.is_share:
         return f"{gain:g}"
     return f"{gain:g} points" if gain != 1 else "1 point"
-
-
-def _gain_at_least(trial: JudgedCandidate) -> float | None:
-    """Return the gain that a keep shows, in the metric's unit; None for other answers."""
-    if trial.answer != CandidateAnswer.KEEP or trial.claim != Claim.BETTER:
-        return None
-    return round(trial.shown_points * trial.margin, 9)

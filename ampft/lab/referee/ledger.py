@@ -155,6 +155,11 @@ class JudgedCandidate:
     # State of these files when it was judged; "" if its record lists none.
     training_files: Annotated[str, one_of(("", SAME, CHANGED, GONE))] = ""
 
+    @property
+    def shows_gain(self) -> bool:
+        """Whether its answer shows that it is better by some steps of the margin."""
+        return self.answer == CandidateAnswer.KEEP and self.claim == Claim.BETTER
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:

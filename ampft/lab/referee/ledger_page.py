@@ -17,7 +17,7 @@ from ampft.comparison.report import strips
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_errors_explained, write_text_non_atomically
 from ampft.lab.referee.checks import CANDIDATE
-from ampft.lab.referee.keep_or_drop import CandidateAnswer, Claim
+from ampft.lab.referee.keep_or_drop import CandidateAnswer
 from ampft.lab.referee.ledger import (
     OPEN,
     Entry,
@@ -182,13 +182,15 @@ def tries_table(report: LedgerReport) -> Table:
     for entry in report.state.trials:
         trial, numbers = entry.trial, report.numbers.get(entry.number)
         assert trial is not None, "it is a try"
+        changes = (f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items())
+        parts = filter(None, (entry.note, "; ".join(changes)))
         shown = ""
-        if trial.answer == CandidateAnswer.KEEP and trial.claim == Claim.BETTER:
+        if trial.shows_gain:
             shown = f"{units.factor * trial.shown_points * trial.margin:g}"
         rows.append(
             (
                 f"{trial.number}",
-                Quote(_change(entry, trial)),
+                Quote(", ".join(parts) or f"entry {entry.number}"),
                 trial.answer,
                 f"{len(entry.models)}",
                 shown,
@@ -214,11 +216,6 @@ def tries_table(report: LedgerReport) -> Table:
         "reuse; the gain that it shows is that limit in whole steps.",
         left=3,
     )
-
-
-def _change(entry: Entry, trial: JudgedCandidate) -> str:
-    settings = "; ".join(f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items())
-    return ", ".join(filter(None, (entry.note, settings))) or f"entry {entry.number}"
 
 
 def page(report: LedgerReport) -> str:

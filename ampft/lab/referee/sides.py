@@ -339,7 +339,10 @@ def _read_tables(
         raise InputError(f"{name}: {error.kind}. {SILENCE}") from None
     sides = {}
     for name, by_seed in tables.items():
-        places, models = _places(sources[name]), {}
+        places = {
+            each if Path(each).is_file() else each.partition("=")[2]: each for each in sources[name]
+        }
+        models = {}
         for seed, run in by_seed.items():
             source = places.get(run.origin, run.origin)
             digest = hash_of_predictions(predictions[name][seed])
@@ -371,12 +374,6 @@ def _table_of_side(name: str, sources: Sequence[str], *, with_cases: bool) -> di
             "file ARM-seed1.csv."
         )
     return dict(sorted(by_seed.items()))
-
-
-def _places(sources: Sequence[str]) -> dict[str, str]:
-    return {
-        source if Path(source).is_file() else source.partition("=")[2]: source for source in sources
-    }
 
 
 def relative_source(source: str, ledger: Path) -> str:
