@@ -171,7 +171,9 @@ def frozen_encoder_baseline(
         # Its last layer may compute only what the head reads.
         room("packing").packing_of(model).remove()
     rows = min(len(train.lengths), MAX_UNITS) + len(task.labels[split])
-    check(rows * _seconds_per_row(task, model) + SECONDS_PER_FEATURE * _entries(task, model))
+    width = getattr(model.config, "hidden_size", None) or 1024
+    entries = min(len(targets), MAX_UNITS) * width * len(task.label_names)
+    check(rows * _seconds_per_row(task, model) + SECONDS_PER_FEATURE * entries)
     if not has_means:
         probed = with_probed_head(task, loaded, device, name="--baseline")
         return task.outcome(split, probe_decoded(task, probed.model.to(device).eval(), split))
@@ -199,11 +201,6 @@ def _seconds_per_row(task: Task, model: Any) -> float:
             task.logits(model, examples.collate(ids))
             seconds.append(time.perf_counter() - started)
     return share * min(seconds) / len(ids)
-
-
-def _entries(task: Task, model: Any) -> int:
-    width = getattr(model.config, "hidden_size", None) or 1024
-    return min(len(task.labels["train"]), MAX_UNITS) * width * len(task.label_names)
 
 
 def _embeddings(model: Any, examples: Any, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 
 import numpy as np
@@ -66,7 +67,9 @@ def _garbled(train: LabelledRows, column: str) -> list[str]:
             lost.append(row)
     notes = []
     if in_two:
-        meant = _decoded(example)
+        meant = ""
+        with suppress(UnicodeError):
+            meant = example.encode("cp1252").decode("utf-8")
         notes.append(
             f"{counted(len(in_two), 'training text')} with characters such as {quoted(example)}"
             f"{meant and f' for {quoted(meant)}'}: UTF-8 that a program read as Windows-1252, first"
@@ -80,13 +83,6 @@ def _garbled(train: LabelledRows, column: str) -> list[str]:
             "their source."
         )
     return notes
-
-
-def _decoded(example: str) -> str:
-    try:
-        return example.encode("cp1252").decode("utf-8")
-    except UnicodeError:
-        return ""
 
 
 def _unfit(train: LabelledRows, column: str) -> Iterator[str]:

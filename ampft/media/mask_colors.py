@@ -111,10 +111,12 @@ def _greys_are_colors(classes: MaskClasses, greys: set[int], ignored: int | None
     differ = [value for value in both if of_color[value] != by_number[value]]
     if (numbers and colors) or (differ and not numbers and not colors):
         value = max(colors or differ)
+        index = of_color[value]
+        name = "pixels that do not count" if index is None else classes.names[index]
         raise InputError(
             f"{FLAG}: the value {value} of grey masks can be the number of a class and the colour"
-            f" of {quoted(_name(classes, of_color[value]))}, and the training masks do not show"
-            " which. Remove the colours if masks hold numbers, or save masks by colours in RGB."
+            f" of {quoted(name)}, and the training masks do not show which. Remove the colours if"
+            " masks hold numbers, or save masks by colours in RGB."
         )
     return bool(colors)
 
@@ -124,10 +126,6 @@ def _of_greys(classes: MaskClasses) -> dict[int, int | None]:
     colors: list[tuple[Color, int | None]] = [(c, i) for i, c in enumerate(classes.colors or ())]
     colors += [(color, None) for color in classes.ignored_colors]
     return {color[0]: index for color, index in colors if len(set(color)) == 1}
-
-
-def _name(classes: MaskClasses, index: int | None) -> str:
-    return "pixels that do not count" if index is None else classes.names[index]
 
 
 def _palettes_are_colors(classes: MaskClasses, survey: MaskSurvey) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ampft.errors import InputError
 from ampft.kinds.views import LABEL, MASK_COLUMN, Case
@@ -20,7 +19,6 @@ from ampft.text.page import ShownCase, ShownPicture, ShownSound
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ampft.data.dataset import ClassificationData
     from ampft.media.masks import MaskArray
     from ampft.words.class_names import Color
 
@@ -57,11 +55,16 @@ def show_masks(case: Case) -> ShownCase | None:
     }
     if not found:
         return None
-    from ampft.media.predicted_masks import error_image
+    from ampft.media.predicted_masks import default_palette, error_image
 
     data = case.data()
-    image, truth = _image_and_truth(case, data)
-    palette = _palette(case, data)
+    image = truth = colors = None
+    if data is not None and data.masks is not None:
+        (column,) = data.input_columns
+        image = as_rgb(data.splits[case.split][case.number][column])
+        masks = data.masks[case.split]
+        truth, colors = masks.decoded(np.array([case.number]))[0], masks.classes.colors
+    palette = colors or default_palette(len(case.label_names))
     pictures = [] if image is None else [_photo("image", image)]
     pictures += [] if truth is None else [_mask(LABEL, truth, palette)]
     for title, mask in found.items():
@@ -90,24 +93,6 @@ def _opened(case: Case, opener: Any) -> Any:
         return opener(data.splits[match[1]][int(match[2])][column])
     except (InputError, IndexError, KeyError):
         return None
-
-
-def _image_and_truth(
-    case: Case, data: ClassificationData | None
-) -> tuple[Image | None, MaskArray | None]:
-    if data is None or data.masks is None:
-        return None, None
-    (column,) = data.input_columns
-    image = as_rgb(data.splits[case.split][case.number][column])
-    return image, data.masks[case.split].decoded(np.array([case.number]))[0]
-
-
-def _palette(case: Case, data: ClassificationData | None) -> Sequence[Color]:
-    from ampft.media.predicted_masks import default_palette
-
-    of_data = None if data is None else data.masks
-    colors = None if of_data is None else of_data[case.split].classes.colors
-    return colors or default_palette(len(case.label_names))
 
 
 def _photo(title: str, image: Image) -> ShownPicture:
@@ -164,7 +149,9 @@ def _played(found: Any) -> ShownSound:
     seconds = len(found.samples) / found.rate
     samples = found.mono()[: max(1, round(LONGEST_SOUND * found.rate))]
     rate = min(found.rate, HIGHEST_RATE)
-    peaks = _peaks(samples)
+    parts = np.array_split(np.abs(samples), min(WAVE_COLUMNS, len(samples)))
+    loudest = np.array([part.max() for part in parts])
+    peaks = np.rint(100 * loudest / max(loudest.max(), 1e-9)).astype(int).tolist()
     samples = resample(samples, found.rate, rate)
     buffer = io.BytesIO()
     soundfile.write(buffer, samples.clip(-1, 1), rate, format="FLAC", subtype="PCM_16")
@@ -172,14 +159,6 @@ def _played(found: Any) -> ShownSound:
     return ShownSound(
         media_type="audio/flac",
         content=base64.b64encode(buffer.getvalue()).decode("ascii"),
-        peaks=peaks,
+        peaks=tuple(peaks),
         description=f"{cut}{seconds:.2f} s, {found.rate:,} Hz",
     )
-
-
-def _peaks(samples: npt.NDArray[np.float32]) -> tuple[int, ...]:
-    """Return the largest amplitudes of equal parts, 100 for the loudest."""
-    parts = np.array_split(np.abs(samples), min(WAVE_COLUMNS, len(samples)))
-    peaks = np.array([part.max() for part in parts])
-    scaled: list[int] = np.rint(100 * peaks / max(peaks.max(), 1e-9)).astype(int).tolist()
-    return tuple(scaled)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -195,7 +195,9 @@ class Training:
             stack.enter_context(numerics(self.precision))
             parts, point = self._parts, find_resume_point(self._parts.args)
             if point is not None and point.is_finished:
-                self._refuse_finished(point)
+                finished = read_record(point.output_dir)
+                record = replace(parts.record, label_names=finished.label_names)
+                refuse_finished(point, record)
             is_continued = point is not None
             on_main_process(partial(_check_folder, parts.args, is_continued=is_continued))
             if point is not None and point.checkpoint is not None:
@@ -564,10 +566,6 @@ class Training:
             data=replace(record.data, examples=examples),
             metrics={**metrics, "split": predictions.split, "selected": False},
         )
-
-    def _refuse_finished(self, point: Any) -> NoReturn:
-        finished = read_record(point.output_dir)
-        refuse_finished(point, replace(self._parts.record, label_names=finished.label_names))
 
     def _cast_inputs(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -326,7 +326,10 @@ class TokenPredictions:
 
     def scores(self) -> tuple[Scores, ...]:
         """Return precision, recall, F1 and support of each type of entity."""
-        return _scores_of_sums(self._entity_sums.totals())
+        counts = class_counts(self._entity_sums.totals())
+        f1 = map(float, f1_per_class(counts))
+        parts = zip(counts.true_positives, counts.predicted, counts.labelled, f1, strict=True)
+        return tuple(_scores(*part) for part in parts)
 
     def confusion(self) -> IntArray:
         """Return (T, T) counts of words that have a type and are predicted to have one."""
@@ -558,14 +561,6 @@ def _per_sentence(rows: npt.NDArray[Any], counts: IntArray) -> npt.NDArray[np.ob
     result = np.empty(len(counts), dtype=object)
     result[:] = np.split(rows, np.cumsum(counts)[:-1])
     return result
-
-
-def _scores_of_sums(totals: npt.NDArray[np.float64]) -> tuple[Scores, ...]:
-    """Return the scores of each class from sums of class counts, (3 K + 1,)."""
-    counts = class_counts(totals)
-    f1 = f1_per_class(counts)
-    parts = zip(counts.true_positives, counts.predicted, counts.labelled, f1, strict=True)
-    return tuple(_scores(right, found, given, float(score)) for right, found, given, score in parts)
 
 
 def _micro_scores(totals: npt.NDArray[np.float64]) -> Scores:

@@ -175,7 +175,7 @@ def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
             f"The model knows {quoted_list(record.label_names)}."
         )
     codes = [tuple(index[name] for name in row) for row in labels]
-    inputs = (tuple(map(normalized_value, map(_content, row))) for row in rows)
+    inputs = (tuple(normalized_value(getattr(cell, "text", cell)) for cell in row) for row in rows)
     groups = group_equal_keys(inputs, values, column=named)
     return VerifiedRows(
         name="file",
@@ -184,10 +184,6 @@ def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
         groups=groups if len(groups) < len(rows) else None,
         sha256=describe_file(path).sha256,
     )
-
-
-def _content(cell: Any) -> Any:
-    return getattr(cell, "text", cell)
 
 
 def _labelled(
