@@ -199,12 +199,12 @@ def _legend(styles: Sequence[ArmStyle]) -> Markup:
 
 def _calibration(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Block]:
     panels = []
-    for panel in calibration_panels(comparison.arms, styles):
-        error = Markup("")
-        if panel.error is not None:
-            error = Markup(" <small>error {}</small>").format(percent(panel.error, 1))
-        name = Markup("{} {}").format(panel.style.key(), isolated(panel.style.name))
-        panels.append(Markup("<div>\n<h3>{}{}</h3>\n{}\n</div>").format(name, error, panel.svg))
+    for style, error, curve in calibration_panels(comparison.arms, styles):
+        shown = Markup("")
+        if error is not None:
+            shown = Markup(" <small>error {}</small>").format(percent(error, 1))
+        name = Markup("{} {}").format(style.key(), isolated(style.name))
+        panels.append(Markup("<div>\n<h3>{}{}</h3>\n{}\n</div>").format(name, shown, curve))
     over_seeds = ", over all seeds" * (not comparison.has_one_model_each)
     caption = (
         f"Share of correct predictions by confidence{over_seeds}. On the dashed diagonal, "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from markupsafe import Markup
@@ -348,27 +348,19 @@ COUNT_HEIGHT = 34.0  # pixels, for the bars with the number of predictions per b
 MIN_COUNT = 20  # predictions; bins with fewer get a small mark, because their accuracy is noisy
 
 
-@dataclass(frozen=True)
-class CalibrationPanel:
-    """The calibration curve of one arm, with the baseline's curve."""
-
-    style: ArmStyle
-    error: float | None
-    svg: Markup
-
-
 def calibration_panels(
     arms: Sequence[ArmResult], styles: Sequence[ArmStyle]
-) -> tuple[CalibrationPanel, ...]:
-    """Return a panel for each arm with predictions, which also shows the baseline."""
+) -> Iterator[tuple[ArmStyle, float | None, Markup]]:
+    """Yield style, calibration error and curve of each arm with predictions.
+
+    The curve is drawn over the baseline's.
+    """
     base = (arms[0], styles[0])
-    panels: list[CalibrationPanel] = []
     for arm, style in zip(arms, styles, strict=True):
         if any(bin_.count for bin_ in arm.calibration):
             values = arm.metrics.get(CALIBRATION_ERROR)
             error = values.mean if values else None
-            panels.append(CalibrationPanel(style, error, _panel(arm, style, base, error)))
-    return tuple(panels)
+            yield style, error, _panel(arm, style, base, error)
 
 
 def _panel(

@@ -176,14 +176,6 @@ def _elements(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """Where a forward operation was called, for the backward operations that belong to it."""
-
-    module: str
-    frame: SourceLine | None
-
-
 class OperationWatch(TorchDispatchMode):
     """Context that watches every operation of the code inside it, forward and backward.
 
@@ -215,8 +207,9 @@ class OperationWatch(TorchDispatchMode):
         self._probe = probe
         self._running: list[str] = []  # paths of the modules that run, the innermost last
         self._calls: Counter[tuple[str, str, str]] = Counter()
-        self._origins: dict[int, _Origin] = {}
-        self._last = _Origin("", None)
+        # Module and line of forward operations, for the backward operations that belong to them.
+        self._origins: dict[int, tuple[str, SourceLine | None]] = {}
+        self._last: tuple[str, SourceLine | None] = ("", None)
         self._events = NonfiniteOrigins()
         # Addresses of the storages whose values depend on weights.
         self._derived = {storage_address(parameter) for parameter in model.parameters()}
@@ -272,8 +265,8 @@ class OperationWatch(TorchDispatchMode):
             result = func(*args, **kwargs)
             self._add_memory(name, result)
             return result
-        origin, direction, node = self._trace()
-        key = (origin.module, direction, name, self._calls[origin.module, direction, name])
+        module, frame, direction, node = self._trace()
+        key = (module, direction, name, self._calls[module, direction, name])
         self._calls[key[:3]] += 1
         operation = OperatorCall(func, name, args, kwargs, node)
         changed = self._keep(operation)
@@ -287,14 +280,14 @@ class OperationWatch(TorchDispatchMode):
             if _TOO_LARGE in str(error):
                 self.has_failed = True
                 cause = Cause.MASK if carries_mask(name) else Cause.CONVERSION
-                self._add(key, operation, cause, origin.frame)
+                self._add(key, operation, cause, frame)
             raise
         self._note_dependence(operation, result)
         for output in floating_tensors(result):
             if bool(output.isfinite().all()):
                 self._events.write_finite(output)
             else:
-                self._judge(key, operation, output, origin.frame)
+                self._judge(key, operation, output, frame)
         if key == self._probe:
             self.probed = operation.with_result(result)
         if changed is not None:
@@ -309,18 +302,18 @@ class OperationWatch(TorchDispatchMode):
                 found |= self._events.events(tensor)
         return [event for event in self.events if event in found]
 
-    def _trace(self) -> tuple[_Origin, str, str]:
+    def _trace(self) -> tuple[str, SourceLine | None, str, str]:
         """Return module and source of the current operation, its direction, and autograd's node."""
         node = torch._C._current_autograd_node()
         path = self._running[-1] if self._running else ""  # of the model, or outside of it
         if node is not None and not path:
             origin = self._origins.get(node._sequence_nr(), self._last)
             self._last = origin
-            return origin, "backward", node.name()
-        origin = _Origin(path, calling_frame())
+            return *origin, "backward", node.name()
+        origin = path, calling_frame()
         # Autograd numbers its nodes, and this operation got the last number.
         self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, origin)
-        return origin, "forward", ""
+        return *origin, "forward", ""
 
     def _add_memory(self, name: str, result: Any) -> None:
         """Record the memory that an operator without arithmetic returns."""
