@@ -40,12 +40,18 @@ def answer_sentences(comparison: Comparison) -> list[str]:
     best = max(gaining, key=speed_up_of, default=None)
     better = [arm for arm in arms if arm.outcome == BETTER and comparison.noun == "arm"]
     use = _without_gain(comparison, arms)
-    if better:
-        use = _better_text(better, baseline, comparison.units.title)
+    title = comparison.units.title
+    if len(better) == 1:
+        use = f"Use {better[0].name}: its {title} is better than that of {baseline.name}."
+    elif better:
+        use = (
+            f"{arm_names_text(better)} are better than {baseline.name} in {title}. Which of them "
+            "is the best is not decided here, and the largest difference overstates its gain."
+        )
     elif best is not None:
         verb, here = ("Deploy", "") if comparison.kind == INFERENCE else ("Use", " here")
         use = (
-            f"{verb} {best.name}: its {comparison.units.title} is {RELATIONS[best.outcome]} that "
+            f"{verb} {best.name}: its {title} is {RELATIONS[best.outcome]} that "
             f"of {baseline.name}, and it {savings_text(comparison, best)}{here}."
         )
     others = [arm for arm in arms if arm is not best]
@@ -138,15 +144,6 @@ def _undecided(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[st
     )
     needed = needed_text(comparison, first.difference) if first.difference else ""
     yield f"{text}: {needed}." if needed and not others else f"{text}."
-
-
-def _better_text(better: Sequence[ArmResult], baseline: ArmResult, metric: str) -> str:
-    if len(better) == 1:
-        return f"Use {better[0].name}: its {metric} is better than that of {baseline.name}."
-    return (
-        f"{arm_names_text(better)} are better than {baseline.name} in {metric}. Which of them is "
-        "the best is not decided here, and the largest difference overstates its gain."
-    )
 
 
 def _be(arms: Sequence[ArmResult]) -> str:

@@ -82,7 +82,12 @@ def compare_folders(
     check_margin(margin)
     plan = plan or PlanFacts()
     arms = form_arms(find_runs(folders), by=by, planned=plan.arm_names)
-    groups = _groups(arms, baseline)
+    if baseline is None:
+        baseline = BASELINE if arms.varied == (PRECISION,) else arms.runs[0].name
+    elif arms.settings and baseline not in arms.names:
+        values = [name for name in arms.names if baseline in arms.settings[name].values()]
+        baseline = values[0] if len(values) == 1 else baseline
+    groups = group_runs(arms.runs, baseline=baseline, order=arms.names)
     first = groups[0].runs[0]
     problem, kind = problem_of(first.record), task_row(first.record).kind
     metric = primary_metric(metric, problem)
@@ -122,16 +127,6 @@ def compare_folders(
     inputs = CaseInputs(texts, f"{kind.case}s", has_words=kind.has_words)
     comparison = with_prediction_results(draft, predictions, replace(cases, inputs=inputs))
     return replace(comparison, arms=_with_shown_cases(comparison.arms, groups, predictions, cases))
-
-
-def _groups(arms: ArmAssignment, baseline: str | None) -> tuple[RunGroup, ...]:
-    """Return the runs of each arm, the baseline first."""
-    if baseline is None:
-        baseline = BASELINE if arms.varied == (PRECISION,) else arms.runs[0].name
-    elif arms.settings and baseline not in arms.names:
-        values = [name for name in arms.names if baseline in arms.settings[name].values()]
-        baseline = values[0] if len(values) == 1 else baseline
-    return group_runs(arms.runs, baseline=baseline, order=arms.names)
 
 
 def _read_predictions(
