@@ -152,9 +152,12 @@ class Validations(Feature):
         epoch = -(-step // self.steps_per_epoch)  # both from 1
         part = ValidationPart(epoch=epoch, step=step, metrics=metrics)
         self.parts.append(part)
-        self._send(step, metrics)
         value = metrics[self.best.metric.name]
         loss = metrics.get(LOSS, metrics.get(ERROR))
+        if self.accelerator.trackers:  # under the names that transformers' Trainer gives
+            named = {"loss": loss, **metrics}.items()
+            sent = {f"eval/{n}": v for n, v in named if v is not None and math.isfinite(v)}
+            self.accelerator.log(sent, step=step)
         is_best = self.best.update(value, step, self.accelerator, self.model, tie=loss)
         if self.lowest is not None and losses is not None:
             lowest, self.gain = self.lowest[: self.cases].numpy(), None
@@ -169,14 +172,6 @@ class Validations(Feature):
         moment = f"epoch {part.epoch:<4}" if self.every is None else f"step {step:<5}"
         mark = "" if not is_best else "  (best)" if self.lowest is None else "  (lowest loss)"
         self.write(f"{moment} validation {values}{mark}")
-
-    def _send(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Send an evaluation to the trackers, under the names that transformers' Trainer gives."""
-        if not self.accelerator.trackers:
-            return
-        named = {"loss": metrics.get(LOSS, metrics.get(ERROR)), **metrics}
-        numbers = {f"eval/{n}": v for n, v in named.items() if v is not None and math.isfinite(v)}
-        self.accelerator.log(numbers, step=step)
 
     @property
     def kept(self) -> ValidationPart | None:

@@ -56,6 +56,7 @@ def model_card(
         hub_model_id: Repository on the hub that the card is for; None for the folder of the run.
         comparison: Section on the comparison that the run is part of, in Markdown.
     """
+    versions = (f"{prose(name)} {prose(each)}" for name, each in record.versions.items())
     sections = [
         f"---\n{_metadata(record, report).to_yaml()}\n---",
         _introduction(record, report, has_interval=hub_model_id is not None),
@@ -68,7 +69,7 @@ def model_card(
         comparison,
         _data(record, report),
         _training(record, has_record=hub_model_id is None),
-        _versions(record),
+        f"## Versions\n\n{', '.join(versions)}",
     ]
     return "\n\n".join(filter(None, sections)) + "\n"
 
@@ -300,12 +301,6 @@ def _trained_part(record: RunRecord) -> str:
     base = " on weights in 4 bits (NF4)" * bool(record.arguments.get("load_in_4bit"))
     what = f"adapters (LoRA) of rank {rank}{base} and the head were" if rank else "a part was"
     return f" Only {what} trained: {trained:,} of {total:,} parameters."
-
-
-def _versions(record: RunRecord) -> str:
-    return "## Versions\n\n" + ", ".join(
-        f"{prose(name)} {prose(version)}" for name, version in record.versions.items()
-    )
 
 
 EVAL_RESULTS_FOLDER = ".eval_results"
