@@ -452,23 +452,23 @@ class Metric:
         """Return the effect of one changed case, root mean square over each case's own effect.
 
         All units of a case change together, a unit of several labels in one of them. A case
-        without labels cannot change. For a mean, the values of a case are set to 0. If cases
+        without labels or weight cannot change. For a mean, the values of a case are set to 0. If cases
         change by units, return the effect of one changed unit.
         """
         totals = sums.totals()
         sizes = _column(sums.patterns, -1)
         if self.label_effect is None:
             values = _column(sums.patterns, 0) / totals[-1]
-            return math.sqrt(sums.counts @ values**2 / len(sums))
+            return math.sqrt(sums.counts @ values**2 / sums.counts[sizes > 0].sum())
         classes, each = len(totals) // 3, self.label_effect(totals)
         labelled = sums.patterns[:, classes : 2 * classes]
         labels = np.asarray(labelled.sum(axis=1))
         if not labels.any():
             return 1 / len(sums)
-        of_units = labelled @ each**2 / np.maximum(labels, 1)  # mean square over the labels
+        of_units = _ratio(labelled @ each**2, labels)  # mean square over the labels
         if self.changes_by_units:
             return math.sqrt(sums.counts @ (of_units * labels) / (sums.counts @ labels))
-        per_unit = np.maximum(labels / sizes, 1)
+        per_unit = np.maximum(_ratio(labels, sizes), 1)
         squares = np.where(per_unit > 1, sizes**2 * of_units, (labelled @ each) ** 2)
         weights = sums.counts * per_unit * (labels > 0)
         return math.sqrt(weights @ squares / weights.sum())

@@ -1,11 +1,13 @@
 """Metrics by weight: scikit-learn's `sample_weight`, and a case twice for a weight of two."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import sklearn.metrics as sk
 
+from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.labels.multi_label import METRICS as MULTI
 from ampft.labels.multi_label import MultiLabelPredictions
 from ampft.metrics.paired import paired_interval
@@ -111,6 +113,25 @@ def test_equal_weights_change_neither_metrics_nor_intervals():
             )
             for part in ("value", "low", "high"):
                 assert getattr(same, part) == pytest.approx(getattr(plain, part), rel=1e-9), name
+
+
+@pytest.mark.parametrize(("make", "metrics"), [(outcome, METRICS), (several, MULTI)])
+def test_a_row_of_weight_0_changes_no_uncertainty(make, metrics):
+    """Otherwise a difference by chance has an interval of NaN, and a p-value of 2e-15."""
+    weights = np.where(np.arange(N) % 7, 0.5, 0.0)
+    kept = np.flatnonzero(weights)
+    for name, metric in metrics.items():
+        expected = metric.effect_of_changed_case(make(None, kept).sums(name))
+        found = metric.effect_of_changed_case(make(weights).sums(name))
+        assert found == pytest.approx(expected, rel=1e-9), name
+    truth = outcome(weights)
+    sums = [
+        replace(truth, probabilities=outcome(None, seed=seed).probabilities).sums("macro_f1")
+        for seed in range(6)
+    ]
+    estimate = estimate_of_sums(sums[:3], sums[3:], METRICS["macro_f1"])
+    assert np.isfinite(estimate.interval(0.95)).all()
+    assert estimate.p_difference() > 0.05
 
 
 def test_weights_survive_the_predictions_file():
