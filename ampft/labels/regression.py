@@ -213,14 +213,12 @@ class RegressionPredictions(Unclassified):
         return (self.labels - mean) / deviation, (self.values - mean) / deviation
 
     def _spearman(self) -> float | None:
-        from scipy.stats import rankdata
-
-        if np.ptp(self.labels) == 0 or np.ptp(self.values) == 0:
+        pair = self.labels, self.values
+        counted = slice(None) if self.weights is None else self.weights > 0
+        if any(np.ptp(each[counted]) == 0 for each in pair):
             return None
-        ranks = RegressionPredictions(
-            rankdata(self.labels), rankdata(self.values), self.label_names, self.split, self.weights
-        )
-        return ranks.metrics()["pearson"]
+        labels, values = (_mean_ranks(each, self.weights) for each in pair)
+        return replace(self, labels=labels, values=values).metrics()["pearson"]
 
     @property
     def unit_sums(self) -> CaseSums:
@@ -263,6 +261,14 @@ class RegressionPredictions(Unclassified):
             split=metadata["split"],
             weights=read_weights(table),
         )
+
+
+def _mean_ranks(values: FloatArray, weights: FloatArray | None) -> FloatArray:
+    """Return (n,) ranks, equal ones for ties. A row of weight 2 takes as many ranks as two rows."""
+    _, place = np.unique(values, return_inverse=True)
+    sizes = np.bincount(place, weights)
+    ranks: FloatArray = (np.cumsum(sizes) - (sizes - 1) / 2)[place]
+    return ranks
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,18 @@ def test_metrics_are_those_of_scikit_learn_and_scipy():
     assert report_from_json(type(report), json.loads(json.dumps(report.as_dict()))) == report
 
 
+def test_a_weight_counts_in_the_ranks_as_that_many_rows():
+    whole = outcome()
+    for high in (2, 4):  # weights of 0 and 1, and of 0 to 3
+        weights = np.random.default_rng(high).integers(0, high, N)
+        found = replace(whole, weights=weights.astype(np.float64)).report().spearman
+        repeated = np.repeat(np.arange(N), weights)
+        expected = scipy.stats.spearmanr(whole.labels[repeated], whole.values[repeated])[0]
+        assert found == pytest.approx(expected, rel=1e-9)
+    only = np.where(whole.labels == whole.labels[0], 1.0, 0.0)
+    assert replace(whole, weights=only).report().spearman is None
+
+
 def test_intervals_do_not_depend_on_the_unit_and_contain_the_jackknife():
     for name in ("r2", "pearson"):
         one = paired_interval(METRICS[name], outcome(0).sums(name), outcome(1).sums(name))
