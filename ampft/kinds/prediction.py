@@ -151,8 +151,9 @@ class PredictedRows:
             columns["answered"] = self.answered
         if not top_k and not all_probabilities:
             return columns
-        probabilities = self.decoded["probabilities"].round(6)
+        probabilities = self.decoded["probabilities"]
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
+        probabilities = probabilities.round(6)  # after that: many of the least likely become 0
         for rank, indices in enumerate(order.T, start=1):
             columns[f"label_{rank}"] = [self.label_names[index] for index in indices]
             ranked = probabilities[np.arange(len(indices)), indices]

@@ -338,6 +338,15 @@ def test_tags_and_types_of_entities_may_contain_blanks():
     assert columns["entities"][1] == []
 
 
+def test_the_next_labels_are_the_most_probable_although_they_are_shown_as_0():
+    probabilities = np.array([[1e-8, 4e-7, 3e-7, 1.0], [0.1, 0.1999998, 0.2000002, 0.5]], "f")
+    predictions = PredictedRows(["d"] * 2, [1.0, 0.5], {"probabilities": probabilities}, (*"abcd",))
+    columns = predictions.columns(top_k=3)
+    assert columns["label_2"] == ["b", "c"]
+    assert columns["probability_2"] == [0.0, 0.2]
+    assert columns["label_3"] == ["c", "b"]
+
+
 @pytest.mark.parametrize(
     ("recorded", "attention"), [(None, ATTENTION_NAME), (True, ATTENTION_NAME), (False, "sdpa")]
 )
