@@ -23,14 +23,7 @@ from ampft.evaluation.sanity import (
 )
 from ampft.features.chosen_metrics import FLAG, compute
 from ampft.features.decisions import decision_warnings
-from ampft.features.validations import (
-    BY_LOSS,
-    BY_METRIC,
-    IS_LAST,
-    LOSS,
-    ValidationPart,
-    all_metrics,
-)
+from ampft.features.validations import BY_METRIC, ERROR, IS_LAST, LOSS, ValidationPart, all_metrics
 from ampft.files import read_hashed
 from ampft.flag import split_names
 from ampft.lab.audit.audit_result import (
@@ -281,9 +274,10 @@ def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
 
     sign = 1 if metric.higher_is_better else -1
     # Of equal values, the first one with the lowest log loss.
-    highest = max(parts, key=lambda part: (value(part, best.metric, sign), value(part, LOSS, -1)))
-    lowest, last = max(parts, key=lambda part: value(part, LOSS, -1)), parts[-1]
-    expected = {BY_METRIC: highest, BY_LOSS: lowest, IS_LAST: last}[best.by]
+    loss = LOSS if LOSS in parts[-1].metrics else ERROR
+    highest = max(parts, key=lambda part: (value(part, best.metric, sign), value(part, loss, -1)))
+    lowest, last = max(parts, key=lambda part: value(part, loss, -1)), parts[-1]
+    expected = {BY_METRIC: highest, IS_LAST: last}.get(best.by, lowest)
     found = (best.epoch, best.step, best.value)
     step = expected.step if best.step is not None else None
     if found != (expected.epoch, step, expected.metrics.get(best.metric)):
@@ -293,12 +287,13 @@ def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
         )
     if best.by == BY_METRIC or best.gain is None or best.gain_error is None:
         return
-    if not _is_close(best.gain, value(lowest, LOSS, -1) - value(last, LOSS, -1)):
-        yield f"best: the log loss is lower by {best.gain}, but not by the recorded validations"
+    title = task.problem.metrics[loss].title
+    if not _is_close(best.gain, value(lowest, loss, -1) - value(last, loss, -1)):
+        yield f"best: the {title} is lower by {best.gain}, but not by the recorded validations"
     gain = PairedGain(best.gain, best.gain_error, best.rows or 0)
     is_lower = value(lowest, best.metric, sign) >= value(last, best.metric, sign)
-    if (best.by == BY_LOSS) != (gain.is_beyond_chance and is_lower):
-        yield f"best: {best.reason}, but the recorded log losses say otherwise"
+    if (best.by != IS_LAST) != (gain.is_beyond_chance and is_lower):
+        yield f"best: {best.reason}, but the recorded losses say otherwise"
 
 
 def check_warnings(

@@ -24,8 +24,10 @@ from word_tokenizer import save_tokenizer, tiny_config
 
 from ampft.cli import main
 from ampft.features import chosen_metrics
+from ampft.features.validations import BestPart, ValidationPart
 from ampft.lab.audit.audit import free_weights
-from ampft.lab.audit.run_files import check_chosen_metrics, state_the_same
+from ampft.lab.audit.run_files import _best_problems, check_chosen_metrics, state_the_same
+from ampft.labels.regression import Regression
 from ampft.runs.manifest import RECORD_NAME, describe_files
 from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.runs.publishing import model_card
@@ -485,6 +487,24 @@ def test_another_fact_is_found(old, new):
     assert not state_the_same(CARD.replace(old, new), CARD, NAMES)
     for other in ("metal", "banana"):
         assert not state_the_same(TABLE.replace("fruit", other), TABLE, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("by", "epoch", "error"),
+    [("mse", 1, 0.01), ("last", 2, 0.5), ("mse", 1, 0.5), ("last", 2, 0.01)],
+)
+def test_the_squared_error_chooses_the_epoch_of_numbers(by, epoch, error):
+    parts = [
+        ValidationPart(epoch=each, step=each, metrics={"r2": -mse, "mse": mse})
+        for each, mse in ((1, 1.0), (2, 1.25))
+    ]
+    best = BestPart(
+        metric="r2", epoch=epoch, step=epoch, value=parts[epoch - 1].metrics["r2"], by=by, rows=20,
+        gain=0.25, gain_error=error,
+    )  # fmt: skip
+    record = SimpleNamespace(best=best, validations=parts)
+    problems = list(_best_problems(record, SimpleNamespace(problem=Regression(("y",)))))
+    assert bool(problems) == ((by == "mse") != (error == 0.01)), problems
 
 
 def test_the_weights_of_the_repeated_training_are_freed():
