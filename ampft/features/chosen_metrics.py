@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ampft.tasks.task import Task
 
 FLAG = "--metric"
+MACRO = {"average": "macro"}  # argument of metrics of the package
 
 
 @dataclass
@@ -113,15 +115,18 @@ def compute(name: str, outcome: Outcome) -> dict[str, float]:
     several = outcome.kind == "multi_label"
     module = _loaded(name, "multilabel" if several else None)
     features = module.features[0] if isinstance(module.features, list) else module.features
-    short = Path(name).stem
+    inputs = _inputs(outcome, features)
+    # Precision, recall and F1 of several classes need to be told how to average. They refuse
+    # otherwise, but not if only two of the classes occur.
+    average = signature(module._compute).parameters.get("average")
+    is_macro = average is not None and average.default == "binary" and _lacks_classes(outcome)
     try:
-        found = module.compute(**_inputs(outcome, features))
+        found = module.compute(**inputs, **MACRO if is_macro else {})
     except ValueError:
-        if several or "prediction_scores" in features:
+        if is_macro or several or "prediction_scores" in features:
             raise
-        # Precision, recall and F1 of several classes need to be told how to average.
-        found = module.compute(**_inputs(outcome, features), average="macro")
-        short = f"{short}_macro"
+        found, is_macro = module.compute(**inputs, **MACRO), True
+    short = f"{Path(name).stem}_macro" if is_macro else Path(name).stem
     numbers = {
         key: float(value)
         for key, value in (found or {}).items()
@@ -130,6 +135,13 @@ def compute(name: str, outcome: Outcome) -> dict[str, float]:
     return {
         short if len(numbers) == 1 else f"{short}/{key}": value for key, value in numbers.items()
     }
+
+
+def _lacks_classes(outcome: Any) -> bool:
+    """Return whether at most two of several classes occur as labels and predictions of examples."""
+    if np.ndim(outcome.labels) > 1 or len(outcome.label_names) <= 2:
+        return False
+    return len(np.union1d(outcome.labels, outcome.predicted)) <= 2
 
 
 def _inputs(outcome: Any, features: Mapping[str, Any]) -> dict[str, Any]:

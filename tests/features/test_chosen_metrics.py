@@ -61,6 +61,13 @@ def test_one_label_each(tmp_path):
     # The module is told to average the classes, which it refuses otherwise.
     expected = f1_score(three.labels, three.predicted, average="macro")
     assert compute(path, three) == {"own_f1_macro": pytest.approx(expected)}
+    # Also where a split has only two of them: that is no F1 of the second class.
+    kept = np.flatnonzero((three.labels < 2) & (three.predicted < 2))
+    part = Predictions(
+        np.arange(len(kept)), three.labels[kept], three.probabilities[kept], three.label_names, "t"
+    )
+    expected = f1_score(part.labels, part.predicted, average="macro")
+    assert compute(path, part) == {"own_f1_macro": pytest.approx(expected)}
     hits = compute(module(tmp_path, "own_hits", HITS), three)
     assert hits == {"own_hits/hits": (three.labels == three.predicted).sum(), "own_hits/rows": 40}
 
