@@ -452,8 +452,8 @@ class Metric:
         """Return the effect of one changed case, root mean square over each case's own effect.
 
         All units of a case change together, a unit of several labels in one of them. A case
-        without labels or weight cannot change. For a mean, the values of a case are set to 0. If cases
-        change by units, return the effect of one changed unit.
+        without labels or weight cannot change. For a mean, the values of a case are set to 0. If
+        cases change by units, return the effect of one changed unit.
         """
         totals = sums.totals()
         sizes = _column(sums.patterns, -1)
