@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import numpy.typing as npt
 
 from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import missing_seeds
@@ -43,7 +44,7 @@ from ampft.errors import InputError, did_you_mean
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import confusion, confusion_counts, report_scores
 from ampft.metrics.sums import mean_sums, single_label_sums
-from ampft.tasks.outcome import FloatArray, IntArray
+from ampft.tasks.outcome import IntArray
 from ampft.tasks.single_label import MAX_COMPARED_CLASSES, METRICS, SUM_TOLERANCE, SingleLabel
 from ampft.tasks.table import problem_types
 from ampft.text.escaping import inert
@@ -305,7 +306,10 @@ def check_folds(predictions: Mapping[str, Mapping[int, RunPredictions]]) -> None
 
 
 def _check_columns_fit(
-    run: ForeignRun, predicted: IntArray, probabilities: FloatArray, names: Sequence[str]
+    run: ForeignRun,
+    predicted: IntArray,
+    probabilities: npt.NDArray[np.float64],
+    names: Sequence[str],
 ) -> None:
     """Check that each column of probabilities belongs to the class it is named after.
 
@@ -343,7 +347,7 @@ def _class_names(
             one = next(iter(run.probabilities.values()), ())
             found |= set(one) if isinstance(one, Mapping) else {str(i) for i in range(len(one))}
         numeric = all(name.isdecimal() for name in found)
-        names = sorted(found, key=int) if numeric else sorted(found)
+        names = sorted(found, key=lambda name: (int(name), name)) if numeric else sorted(found)
     listed = inert(", ".join(map(repr, names[:LISTED])))
     if len(set(names)) != len(names):
         raise InputError(f"--label_names: received {listed}, where a class occurs twice.")
@@ -438,15 +442,16 @@ def _run_predictions(
     run: ForeignRun, ids: Sequence[str], cases: Cases, metric: str
 ) -> RunPredictions:
     truth, names, groups = cases.truth, cases.label_names, cases.groups
-    probabilities = _probabilities(run, ids, names) if run.has_probabilities else None
+    exact = _probabilities(run, ids, names) if run.has_probabilities else None
+    probabilities = None if exact is None else exact.astype(np.float32)
     if run.predictions:
         values = [run.predictions[id_] for id_ in ids]
         predicted = _codes(values, names, run.origin, "prediction")
-        if probabilities is not None:
-            _check_columns_fit(run, predicted, probabilities, names)
+        if exact is not None:
+            _check_columns_fit(run, predicted, exact, names)
     else:
-        assert probabilities is not None
-        predicted = probabilities.argmax(axis=1).astype(np.int64)
+        assert exact is not None
+        predicted = exact.argmax(axis=1).astype(np.int64)  # float32 would make ties
     correct = predicted == truth
     class_sums = single_label_sums(truth, predicted, len(names))
     given = SimpleNamespace(labels=truth, probabilities=probabilities)
@@ -507,7 +512,9 @@ def _folds(run: ForeignRun, ids: Sequence[str], groups: Groups | None) -> IntArr
     return of_groups
 
 
-def _probabilities(run: ForeignRun, ids: Sequence[str], names: tuple[str, ...]) -> FloatArray:
+def _probabilities(
+    run: ForeignRun, ids: Sequence[str], names: tuple[str, ...]
+) -> npt.NDArray[np.float64]:
     rows = np.empty((len(ids), len(names)))
     for index, id_ in enumerate(ids):
         values = run.probabilities[id_]
@@ -538,7 +545,7 @@ def _probabilities(run: ForeignRun, ids: Sequence[str], names: tuple[str, ...]) 
             f"not between 0 and 1 with sum 1, the first of id {ids[at]!r} with sum "
             f"{sums[at]:.4g}. Write probabilities, not logits, with at least four decimals.",
         )
-    return rows.astype(np.float32)
+    return rows
 
 
 def _numbers(values: Mapping[str, object], names: Sequence[str], where: str) -> Iterator[float]:

@@ -286,6 +286,18 @@ def stamps_of(tables: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
+def test_the_larger_of_two_nearly_equal_probabilities_is_predicted(tmp_path):
+    for arm, share in (("one", 0.49999999), ("other", 0.4)):
+        rows = [
+            {"id": i, "label": "b", "probability_a": share, "probability_b": 1 - share}
+            for i in range(20)
+        ]
+        write_table(tmp_path / f"{arm}.csv", rows)
+    sources = [f"{arm}={tmp_path / arm}.csv" for arm in ("one", "other")]
+    found = compare_tables(sources, label_names=["a", "b"])
+    assert [arm.metrics["accuracy"].mean for arm in found.arms] == [1.0, 1.0]
+
+
 def test_copied_tables_are_stamped(tmp_path):
     own = {(arm, seed): table_of(tmp_path / f"{arm}-seed{seed}.csv", 10 * seed + (arm == "y"))
            for arm in "xy" for seed in (1, 2, 3)}  # fmt: skip
