@@ -15,6 +15,7 @@ from ampft.data.request import DataRequest
 from ampft.data.row_labels import NO_LABEL_CODES, IntArray, RowLabels
 from ampft.data.sources.source_table import SourceTable
 from ampft.errors import InputError, listed, quoted, quoted_list
+from ampft.text.numbers import counted
 
 MAX_FILES_SHOWN = 3
 NO_LABEL = frozenset({*map(str, NO_LABEL_CODES), *(f"{code}.0" for code in NO_LABEL_CODES)})
@@ -187,8 +188,8 @@ class RowCollector:
 
     def _notes(self) -> tuple[str, ...]:
         notes = [
-            f"{self._table.origin}: {count} rows with the label {quoted(label)} are left out"
-            " (--ignore_label)."
+            f"{self._table.origin}: {counted(count, 'row')} with the label {quoted(label)} left"
+            " out (--ignore_label)."
             for label, count in sorted(self._ignored_rows.items())
         ]
         for numbers, what, flag in (
@@ -197,7 +198,7 @@ class RowCollector:
         ):
             if numbers:
                 notes.append(
-                    f"{self._table.place(*numbers)}: {len(numbers)} rows without {what} are left"
-                    f" out ({flag})."
+                    f"{self._table.place(*numbers)}: {counted(len(numbers), 'row')} without"
+                    f" {what} left out ({flag})."
                 )
         return tuple(notes)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ampft.errors import InputError, quoted, quoted_list
+from ampft.text.numbers import counted
 
 Rows = list[Any]
 EXPECTED = "The file must hold one object per line, or one array of objects."
@@ -51,7 +52,7 @@ def rows_of_object(item: Mapping[str, Any], path: Path) -> tuple[Rows, str] | No
         if found is None:
             return None
         rows = found
-    return rows, f"{path}: one object, which holds {len(rows):,} rows."
+    return rows, f"{path}: one object, which holds {counted(len(rows), 'row')}."
 
 
 def _are_rows(value: Any) -> bool:

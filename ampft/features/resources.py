@@ -54,8 +54,8 @@ class TrainingClock(Feature):
         return vars(self.state())
 
     def record(self) -> Mapping[str, Any]:
-        """Return why the run ended before its last step, if the limit is the reason."""
-        if not self.limit.is_reached or self._steps >= self.total_steps:
+        """Return why the run ended, if the limit is the reason."""
+        if not self.limit.is_reached:
             return {}
         reason = (
             f"--max_time {self.max_time} was reached after step {self._steps} of "

@@ -221,11 +221,15 @@ class Validations(Feature):
         return True
 
     def record(self) -> Mapping[str, Any]:
-        """Return all evaluations, and the one that is kept."""
+        """Return all evaluations, the one that is kept, and why the training ended early."""
         kept, metric = self.kept, self.metric or self.best.metric
         value = None if kept is None else kept.metrics[metric.name]
+        found: dict[str, Any] = {"validations": tuple(self.parts), "best": None}
+        if self.should_stop:
+            last = counted(self.best.stopping.without_improvement, "validation")
+            found["reason"] = f"{last} without improvement (--early_stopping_patience)"
         if kept is None or value is None:
-            return {"validations": tuple(self.parts), "best": None}
+            return found
         by = BY_METRIC
         if self.lowest is not None:
             by = IS_LAST if kept is self.parts[-1] else self.best.metric.name
@@ -239,7 +243,7 @@ class Validations(Feature):
             gain=None if self.gain is None else self.gain.mean,
             gain_error=None if self.gain is None else self.gain.error,
         )
-        return {"validations": tuple(self.parts), "best": part}
+        return {**found, "best": part}
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return the losses of the cases in the evaluation with the lowest log loss."""

@@ -187,6 +187,8 @@ class LoopState(Generic[P]):
         """
         executed, steps = self.first_step.executed, self.history.steps
         known = {name: value for f in self.features for name, value in f.record().items()}
+        if steps >= self.prepared.total_steps:
+            known.pop("reason", None)  # it did not end early
         return replace(
             self.initial,
             status=status,

@@ -479,7 +479,9 @@ class ScoredRows:
             "no label": self._missing,
         }
         notes = [
-            f"{count} rows with {what} are left out" for what, count in left_out.items() if count
+            f"{counted(count, 'row')} with {what} left out"
+            for what, count in left_out.items()
+            if count
         ]
         heading = f"labels from column {column!r}{''.join(f'; {note}' for note in notes)}"
         report = report_with_heading(outcome.report(), selected=False)
@@ -494,7 +496,7 @@ class ScoredRows:
             return f"not scored: no row has a number in column {self.reader.title!r}"
         decoded = {n: np.concatenate([p[n] for p in self._parts]) for n in self._parts[0]}
         outcome = self.problem.outcome("file", np.array(truth), decoded)
-        missing = f"; {self._missing} rows without one are left out" * bool(self._missing)
+        missing = f"; {counted(self._missing, 'row')} without one left out" * bool(self._missing)
         report = report_with_heading(outcome.report(), selected=False)
         return f"numbers from column {self.reader.title!r}{missing}\n{report}"
 

@@ -199,7 +199,7 @@ class RunRecord:
     decisions: FittedPart | None = None
     # What plain clients answered from the saved folder; `None` if they were not asked.
     served_back: ServedPart | None = None
-    # Reason why the run stopped early; a finished run has one after `--max_time`.
+    # Reason why the run stopped early; a finished run has one if time or patience ended it.
     reason: str | None = None
     # Hash and size of the files that the run wrote, except this record and the files of trackers,
     # by relative path.

@@ -397,13 +397,13 @@ def test_large_json_array_is_read_in_parts(tmp_path, monkeypatch):
 def test_missing_texts_are_dropped_and_counted_when_asked(tmp_path):
     data = load(tmp_path, "text,label\na,0\n,1\nc,1\n", drop_missing_text=True)
     assert rows_of(data) == [("a", "0"), ("c", "1")]
-    assert any("line 3: 1 rows without text are left out" in note for note in data.notes)
+    assert any("line 3: 1 row without text left out" in note for note in data.notes)
 
 
 def test_ignored_labels_are_left_out_and_counted(tmp_path):
     data = load(tmp_path, "text,label\na,0\nb,-1\nc,1\n", ignore_label="-1")
     assert rows_of(data) == [("a", "0"), ("c", "1")]
-    assert any("1 rows with the label '-1' are left out" in note for note in data.notes)
+    assert any("1 row with the label '-1' left out" in note for note in data.notes)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_an_ignored_label_that_no_row_has_is_said(tmp_path):
 def test_rows_without_a_label_are_dropped_when_asked(tmp_path):
     data = load(tmp_path, "text,label\na,x\nb,\nc,y\n", drop_missing_labels=True)
     assert data.splits["train"]["text"][:] == ["a", "c"]
-    assert any("line 3: 1 rows without a label are left out (--drop" in n for n in data.notes)
+    assert any("line 3: 1 row without a label left out (--drop" in n for n in data.notes)
 
 
 @pytest.mark.parametrize(("rows", "is_few"), [(1, True), (2, True), (3, False)])

@@ -40,10 +40,16 @@ def test_the_best_weights_are_chosen_every_few_steps_and_at_the_end(files, tiny_
     assert f"those of step {best['step']}, the best by" in (folder / "README.md").read_text()
 
 
-def test_patience_counts_validations_by_steps(files, tiny_model, tmp_path):
+PATIENCE = "2 validations without improvement (--early_stopping_patience)"
+
+
+@pytest.mark.parametrize(("total", "reason"), [(16, PATIENCE), (12, None)])
+def test_patience_counts_validations_by_steps(files, tiny_model, tmp_path, total, reason):
     # With a rate of 0, no later validation is better than the first.
     flags = ("--eval_steps", 4, "--early_stopping_patience", 2, "--learning_rate", 0)
-    _, record = train(files, tiny_model, tmp_path / "run", *flags)
+    stdout, record = train(files, tiny_model, tmp_path / "run", *flags, "--max_train_steps", total)
+    assert record.get("reason") == reason
+    assert (PATIENCE in stdout) == (reason is not None)
     assert [part["step"] for part in record["validations"]] == [4, 8, 12]
     assert record["steps"]["applied"] == 12
     assert (record["best"]["step"], record["best"]["by"]) == (12, "last")

@@ -162,7 +162,7 @@ def test_paths_of_local_files_stay_out_of_the_card(make_record, make_report):
         record.data,
         name=f"{path},../private/more.csv",
         files={path: "ab" * 32, "../private/more.csv": "cd" * 32},
-        notes=(f"{path}, line 3: 1 rows without text are left out (--drop_missing_text).",),
+        notes=(f"{path}, line 3: 1 row without text left out (--drop_missing_text).",),
         input_columns=("title+body",),
     )
     model = replace(record.model, name="../private/minilm")

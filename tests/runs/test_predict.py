@@ -105,8 +105,8 @@ def test_scores(folder, file, capsys, tmp_path):
     assert capsys.readouterr().err == ""
     predict(folder, tmp_path / "other.csv", label_column_name="Verdict")
     first = capsys.readouterr().err.splitlines()[0]
-    assert first.endswith("1 rows with labels that the model does not know are left out; 1 rows "
-                          "with no label are left out")  # fmt: skip
+    assert first.endswith("1 row with labels that the model does not know left out; 1 row "
+                          "with no label left out")  # fmt: skip
     changed["Verdict"] = "x"
     changed.to_csv(tmp_path / "other.csv", index=False)
     predict(folder, tmp_path / "other.csv", label_column_name="Verdict")
