@@ -13,6 +13,7 @@ LABORATORY = (
     *("certificate_catches", "certificate_gate", "cluster_faults", "curve_simulation"),
     *("decision_faults", "judge_simulation"),
 )
+STARTED_BY_OTHERS = ("__main__", "stub_run")
 
 
 def benchmarks() -> dict[str, str]:
@@ -20,7 +21,7 @@ def benchmarks() -> dict[str, str]:
     found = {}
     for path in sorted(FOLDER.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        if "__main__" in ast.unparse(tree) and path.name != "__main__.py":
+        if "__main__" in ast.unparse(tree) and path.stem not in STARTED_BY_OTHERS:
             found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
     return found
 

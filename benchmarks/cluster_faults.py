@@ -6,13 +6,13 @@ head or the comparison's own process is killed, the network to a node is cut for
 good, a node is frozen, the comparison is cancelled, the object store is filled, or a fourth node
 lies (other data, other threads, or other kernels of the matrix product). If the command fails, it
 is repeated, with a new head if the head is gone. The runs are stubs of four seconds
-(`stub_run.py`); with `--trained`, they are trainings. Prints one line of JSON with a row per fault.
+(`stub_run.py`). Prints one line of JSON with a row per fault.
 
 With `--rows`, each row is appended to a file, and faults whose rows it has are skipped, so that the
 same command continues after an interruption. Several programs with other `--start` may share it;
 `--faults 0` prints the result of all its rows.
 
-    python benchmarks/cluster_faults.py --faults 200 --seconds 36000 --rows rows.jsonl
+    python benchmarks cluster_faults --faults 200 --seconds 36000 --rows rows.jsonl
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ from typing import Any
 from unittest.mock import patch
 
 import psutil
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "recipes"))
 from namespace_cluster import NamespaceCluster, alive, in_own_network, ray_address
 from provenance import provenance
 from stub_run import TEMPLATE, THREADS, names
@@ -55,7 +52,8 @@ KINDS = (
     *("store", *LIES),
 )
 MID_RUN = 0.75  # share of the faults that wait for the checkpoints of two runs
-SLOWEST = {True: 900, False: 240}  # seconds of a command, by whether runs are trained
+SLOWEST = 240  # seconds of a command
+LATEST = 4  # seconds after which a fault hits at the latest
 HOG = """
 import sys, time, ray
 ray.init(sys.argv[1], log_to_driver=False)
@@ -95,7 +93,7 @@ _WARM = multiprocessing.get_context("forkserver")
 
 @dataclass
 class Driver:
-    """A command, stubbed or not, with what a fault needs of a process."""
+    """A command, with what a fault needs of a process."""
 
     process: Any
 
@@ -106,24 +104,16 @@ class Driver:
 
     def wait(self, seconds: float) -> int:
         """Return the exit code; kill the command if it takes longer."""
-        if isinstance(self.process, subprocess.Popen):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return self.process.wait(seconds)
-        else:
-            self.process.join(seconds)
-            if self.process.exitcode is not None:
-                return int(self.process.exitcode)
-        self.process.kill()
-        return -signal.SIGKILL
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            self.process.kill()
+            return -signal.SIGKILL
+        return int(self.process.exitcode)
 
     @property
     def is_running(self) -> bool:
         """Whether it has not ended."""
-        return psutil.pid_exists(self.pid) and self._code() is None
-
-    def _code(self) -> int | None:
-        is_command = isinstance(self.process, subprocess.Popen)
-        return self.process.poll() if is_command else self.process.exitcode
+        return psutil.pid_exists(self.pid) and self.process.exitcode is None
 
 
 @dataclass
@@ -131,7 +121,6 @@ class Bench:
     """The files that all comparisons share, and the one without Ray."""
 
     place: Path  # Folder of everything.
-    trained: bool  # Whether runs are trainings.
 
     def words(self, folder: Path, *own: str) -> list[str]:
         """Return the arguments of `ampft` for a comparison."""
@@ -147,20 +136,11 @@ class Bench:
 
     def prepare(self) -> None:
         """Write data and model, and run the comparison without Ray."""
-        if self.trained:
-            from running import rows, write_csv  # type: ignore[import-not-found]
-            from tiny_text import save_tiny_bert  # type: ignore[import-not-found]
-
-            for name, count, seed in (("train", 120, 0), ("other", 120, 5), ("test", 300, 1)):
-                write_csv(self.place / f"{name}.csv", rows(count, seed), ("text", "label"))
-            (self.place / "bert").mkdir()
-            save_tiny_bert(self.place / "bert")
-        else:
-            for name in ("train", "other", "test"):
-                (self.place / f"{name}.csv").write_text(f"text,label\n{name},ant\n", "utf-8")
-            _WARM.Process(target=write_template, args=(self.place / TEMPLATE,)).start()
-            while not (self.place / TEMPLATE).exists():
-                time.sleep(0.1)
+        for name in ("train", "other", "test"):
+            (self.place / f"{name}.csv").write_text(f"text,label\n{name},ant\n", "utf-8")
+        _WARM.Process(target=write_template, args=(self.place / TEMPLATE,)).start()
+        while not (self.place / TEMPLATE).exists():
+            time.sleep(0.1)
         code = self._start(self.place / "sequential", None).wait(900)
         if code:
             raise RuntimeError((self.place / "sequential.log").read_text(encoding="utf-8"))
@@ -172,13 +152,6 @@ class Bench:
 
     def _start(self, folder: Path, address: str | None, *own: str) -> Driver:
         words, log = self.words(folder, *own), f"{folder}.log"
-        if self.trained:
-            command = [sys.executable, "-m", "ampft", *words]
-            with Path(log).open("ab") as file:
-                started = subprocess.Popen(
-                    command, stdout=file, stderr=file, start_new_session=True
-                )
-            return Driver(started)
         if not folder.exists():
             folder.mkdir()
             _WARM.Process(target=write_plan, args=(folder, words)).start()
@@ -193,24 +166,22 @@ class Bench:
         found = []
         for run in sorted((self.place / "sequential" / "runs").iterdir()):
             try:
-                if self._evidence(run) != self._evidence(folder / "runs" / run.name):
+                if _evidence(run) != _evidence(folder / "runs" / run.name):
                     found.append(run.name)
             except (OSError, ValueError) as error:
                 found.append(f"{run.name}: {error}")
         ours, theirs = (_analysis(each) for each in (self.place / "sequential", folder))
         return [*found, *(name for name in ours if ours[name] != theirs.get(name))]
 
-    def _evidence(self, run: Path) -> dict[str, Any]:
-        if self.trained:
-            from resumed_runs import evidence  # type: ignore[import-not-found]
 
-            return dict(evidence(run))
-        files = ("model.safetensors", "predictions.parquet", "history.jsonl")
-        record = json.loads((run / "run.json").read_text(encoding="utf-8"))
-        return {
-            **{name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in files},
-            "record": {k: v for k, v in record.items() if k not in ("sha256", "hardware")},
-        }
+def _evidence(run: Path) -> dict[str, Any]:
+    """Return the hashes of a run's files, and its record without the machine."""
+    files = ("model.safetensors", "predictions.parquet", "history.jsonl")
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    return {
+        **{name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in files},
+        "record": {k: v for k, v in record.items() if k not in ("sha256", "hardware")},
+    }
 
 
 def _analysis(folder: Path) -> dict[str, Any]:
@@ -255,13 +226,13 @@ def write_plan(folder: Path, words: list[str]) -> None:
 class Fault:
     """A fault of one kind, which hits a comparison at a random moment."""
 
-    def __init__(self, kind: str, number: int, cluster: NamespaceCluster, longest: float) -> None:
-        """Draw the moment from `number`, up to `longest` seconds after what it waits for."""
+    def __init__(self, kind: str, number: int, cluster: NamespaceCluster) -> None:
+        """Draw the moment from `number`, up to `LATEST` seconds after what it waits for."""
         self.kind, self._cluster = kind, cluster
         self._random = random.Random(number)
         self._waits = self._random.random() < MID_RUN
         self.under_way = 0
-        self._moment = self._random.uniform(0, 1 if self._waits else longest)
+        self._moment = self._random.uniform(0, 1 if self._waits else LATEST)
         self._hog: subprocess.Popen[bytes] | None = None
         self._name = self._random.choice(NODES)
 
@@ -344,7 +315,7 @@ def one(number: int, kind: str, bench: Bench, cluster: NamespaceCluster) -> dict
     log = folder.with_name(f"{folder.name}.log")
     began = time.monotonic()
     codes: list[int] = []
-    fault = Fault(kind, number, cluster, 12 if bench.trained else 4)
+    fault = Fault(kind, number, cluster)
     fault.before(bench.place)
     repaired = False
     while not codes or (codes[-1] and len(codes) < 4):
@@ -352,7 +323,7 @@ def one(number: int, kind: str, bench: Bench, cluster: NamespaceCluster) -> dict
         try:
             if not codes:
                 fault.hit(driver, folder)
-            codes.append(driver.wait(SLOWEST[bench.trained]))
+            codes.append(driver.wait(SLOWEST))
         except BaseException:
             driver.process.kill()
             raise
@@ -413,7 +384,7 @@ def run_faults(args: argparse.Namespace, file: Path) -> None:
     os.environ["TMPDIR"] = str(place)  # what killed processes leave is removed with it
     commit, kinds, is_kept = provenance()["commit"], args.kinds.split(","), False
     try:
-        bench = Bench(place, args.trained)
+        bench = Bench(place)
         bench.prepare()
         deadline = time.monotonic() + args.seconds
         with NamespaceCluster(*NODES) as cluster, ray_address(cluster):
@@ -468,7 +439,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600, metavar="FLOAT")
     parser.add_argument("--start", type=int, default=0, metavar="INT", help="first seed")
     parser.add_argument("--kinds", default=",".join(KINDS), metavar="LIST")
-    parser.add_argument("--trained", action="store_true", help="train the runs")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="where rows are kept")
     args = parser.parse_args()
     in_own_network()

@@ -34,10 +34,9 @@ Per setting, beside the limits that three standard errors of the simulation allo
 The worst settings of each rate are simulated again with other comparisons, since the worst of some
 hundred is worse by chance.
 
-Beside the rule ("now"): "floored", the earlier one; "published", Obuchowski and Rockette's analysis
-with the degrees of freedom of Hillis (2007), as a yardstick of width; and the rule without rare
-losses. Controls that must fail somewhere: McNemar's test over all seeds' examples pooled, the
-examples alone (the limit of a bootstrap over examples), the seeds alone (paired t).
+Beside the rule ("now"): the rule without the allowance for rare losses, and without that for skewed
+effects of seeds. Controls that must fail somewhere: McNemar's test over all seeds' examples pooled,
+the examples alone (the limit of a bootstrap over examples), the seeds alone (paired t).
 
 A second part (`forecasts`) asks whether `seeds_to_decide` says too much: the share of undecided
 comparisons that fewer seeds than its first number decide, and that its second does not decide.

@@ -1,6 +1,7 @@
 """What `interval_calibration.py` does with one drawn comparison: its differences, rules, controls.
 
-Beside the rule that ampft uses, two others with the same interface, and three negative controls.
+Beside the rule that ampft uses, the rule without each of its allowances, and three negative
+controls.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri, stdtr, stdtrit
+from scipy.special import ndtri, stdtr
 from simulated_seeds import BoolArray, Drawn, DrawnSums, Setting
 
 from ampft.comparison.statistics.interval import (
-    TIE_TOLERANCE,
     DifferenceEstimate,
     JackknifeDifferences,
     jackknife_differences,
@@ -25,9 +25,8 @@ from ampft.metrics.sums import CaseSums, CostliestCase, single_label_sums
 from ampft.tasks.single_label import METRICS
 
 ALPHA = 0.05
-TINY = float(np.finfo(np.float64).tiny)
 CONTROLS = ("pooled_mcnemar", "examples_alone", "seeds_alone")
-METHODS = ("now", "floored", "published", "without rare losses", "without skewness")
+METHODS = ("now", "without rare losses", "without skewness")
 
 
 def all_differences(setting: Any, drawn: Drawn | DrawnSums) -> list[JackknifeDifferences]:
@@ -69,37 +68,6 @@ def accuracy_differences(arm: BoolArray, baseline: BoolArray) -> JackknifeDiffer
     )
 
 
-def _by_t(tail: float, variance: float, degrees: float, estimate: DifferenceEstimate) -> float:
-    """Return t(degrees) times the standard error; t(S - 1) at the least variance."""
-    if variance <= estimate.min_variance * (1 + TIE_TOLERANCE):
-        degrees = len(estimate.per_seed) - 1
-    return -float(stdtrit(degrees, tail)) * float(np.sqrt(max(variance, estimate.min_variance)))
-
-
-class Floored(DifferenceEstimate):
-    """The earlier rule: s^2 is at least J - C, and the inverse degrees of freedom are weighted."""
-
-    def half_width(self, tail: float, *, allows_skewness: bool = False) -> float:
-        """Return t(df) sqrt(V), with V and df of the floored s^2."""
-        seeds, covariance = len(self.per_seed), self.jackknife_covariance
-        own = max(float(self.per_seed.var(ddof=1)), self.jackknife_variance - covariance) / seeds
-        share = own / max(own + covariance, TINY)
-        degrees = 1 / (share / (seeds - 1) + (1 - share) / (self.cases - 1))
-        return _by_t(tail, own + covariance, degrees, self)
-
-
-class Published(DifferenceEstimate):
-    """Obuchowski and Rockette's analysis with the degrees of freedom of Hillis (2007)."""
-
-    def half_width(self, tail: float, *, allows_skewness: bool = False) -> float:
-        """Return t(df) sqrt(V), at least as wide as one changed case makes it."""
-        seeds, covariance = len(self.per_seed), self.jackknife_covariance
-        own = float(self.per_seed.var(ddof=1)) / seeds
-        share = max(own / max(own + covariance, TINY), 1e-9)
-        degrees = (seeds - 1) / share**2
-        return _by_t(tail, own + covariance, degrees, self)
-
-
 class WithoutSkewness(DifferenceEstimate):
     """The rule, without an allowance for skewed effects of seeds in the test of equivalence."""
 
@@ -113,8 +81,6 @@ def by_method(estimate: DifferenceEstimate) -> dict[str, DifferenceEstimate]:
     values = {each.name: getattr(estimate, each.name) for each in fields(estimate)}
     return {
         "now": estimate,
-        "floored": Floored(**values),
-        "published": Published(**values),
         "without rare losses": replace(estimate, case_distribution=None),
         "without skewness": WithoutSkewness(**values),
     }

@@ -68,7 +68,7 @@ def drawn_sums(
 
 def is_class_found(arm: CaseSums, baseline: CaseSums) -> bool:
     """Return whether the F1 of some class is called different."""
-    one, other = (SimpleNamespace(class_sums=sums) for sums in (arm, baseline))
+    one, other = (SimpleNamespace(class_sums=sums, folds=None) for sums in (arm, baseline))
     arms: Any = {"arm": [one]}
     base: Any = [other]
     found = class_differences(arms, base, judged=["arm"], alpha=ALPHA)["arm"]
