@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parent
 # Scripts about `ampft/lab` and certificates; the others are about the core.
 LABORATORY = (
     *("certificate_catches", "certificate_gate", "cluster_faults", "curve_simulation"),
-    *("decision_faults", "judge_simulation"),
+    *("decision_faults", "judge_simulation", "stub_run"),
 )
 STARTED_BY_OTHERS = ("__main__", "stub_run")
 
