@@ -183,6 +183,16 @@ def text_settings(files: Path, model: Path, output_dir: Path) -> list[str]:
     return words
 
 
+def file_names(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """Return the record of a run."""
+    return json.loads((folder / "run.json").read_text())
+
+
 @dataclass(frozen=True)
 class Finished:
     """The folder and the output of a run that succeeded."""
@@ -193,7 +203,13 @@ class Finished:
 
     @property
     def record(self) -> dict[str, Any]:
-        return json.loads((self.folder / "run.json").read_text())
+        return record_of(self.folder)
+
+    @property
+    def predictions(self) -> dict[str, list[Any]]:
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.folder / "predictions.parquet").to_pydict()
 
     @property
     def report(self) -> dict[str, Any]:

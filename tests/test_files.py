@@ -10,10 +10,9 @@ import subprocess
 import sys
 import tempfile
 from collections import namedtuple
-from pathlib import Path
 
 import pytest
-from running import CLASSIFY, call_here, rows, write_csv
+from running import CLASSIFY, call_here, file_names, rows, write_csv
 
 from ampft.errors import InputError
 from ampft.files import (
@@ -26,10 +25,6 @@ from ampft.files import (
 from ampft.ownership import _remove_left, new_token, temporary_folder, write_token
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
 def test_temporary_names_are_random_and_replace_nothing(tmp_path, monkeypatch):
     """Two containers can have the same process id, so it does not make a name unique."""
     monkeypatch.setattr(os, "getpid", lambda: 7)
@@ -40,7 +35,7 @@ def test_temporary_names_are_random_and_replace_nothing(tmp_path, monkeypatch):
         one.write_text("one")
         other.write_text("other")
     assert (tmp_path / "report.md").read_text() == "one", "the block that ended last"
-    assert names(tmp_path) == [".7.tmp", "report.md"]
+    assert file_names(tmp_path) == [".7.tmp", "report.md"]
     monkeypatch.setattr("ampft.files.secrets.token_hex", lambda _: "7")
     with pytest.raises(FileExistsError), atomic_path(tmp_path / "report.md"):
         pass
@@ -51,14 +46,14 @@ def test_temporary_names_are_random_and_replace_nothing(tmp_path, monkeypatch):
 def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path, length):
     path = tmp_path / ("x" * length)
     write_text(path, "text")
-    assert names(tmp_path) == [path.name]
+    assert file_names(tmp_path) == [path.name]
     with special_or_atomic_path(path) as temporary:
         temporary.write_text("other")
     assert path.read_text() == "other"
     long = tmp_path / ("y" * 256)
     with pytest.raises(OSError, match=r"too long: '.*/y{256}'$"):
         write_text(long, "text")
-    assert names(tmp_path) == [path.name]
+    assert file_names(tmp_path) == [path.name]
 
 
 def test_a_temporary_folder_that_is_not_ours_is_kept(tmp_path, monkeypatch):
@@ -66,7 +61,7 @@ def test_a_temporary_folder_that_is_not_ours_is_kept(tmp_path, monkeypatch):
     left = temporary_folder("data")
     (left / "rows.arrow").write_text("rows")
     kept = temporary_folder("data")  # this process is alive
-    assert names(tmp_path) == sorted([left.name, kept.name])
+    assert file_names(tmp_path) == sorted([left.name, kept.name])
     (tmp_path / "precious").mkdir()
     (tmp_path / "ampft-data-mine").mkdir()
     (tmp_path / "ampft-data-mine" / ".lock").touch()
@@ -76,13 +71,13 @@ def test_a_temporary_folder_that_is_not_ours_is_kept(tmp_path, monkeypatch):
     shutil.copytree(left, tmp_path / "ampft-data-copy")
     mine = {"precious", "ampft-data-mine", "ampft-data-link", "ampft-data-copy"}
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
-    (killed,) = {*names(tmp_path)} - mine - {left.name, kept.name}
+    (killed,) = {*file_names(tmp_path)} - mine - {left.name, kept.name}
     again = temporary_folder("data")  # each process looks once
-    assert killed in names(tmp_path)
+    assert killed in file_names(tmp_path)
     _remove_left.cache_clear()
     created = temporary_folder("data")
-    assert {*names(tmp_path)} == mine | {left.name, kept.name, again.name, created.name}
-    assert killed not in names(tmp_path)
+    assert {*file_names(tmp_path)} == mine | {left.name, kept.name, again.name, created.name}
+    assert killed not in file_names(tmp_path)
 
 
 KILLED = """
@@ -107,7 +102,7 @@ def test_what_is_needed_and_free_is_said(tmp_path):
     message = rf"--output_dir {new}: the run needs [\d.]+ GiB of disk space, and [\d.]+ .iB is free"
     with pytest.raises(InputError, match=message):
         check_disk_space(new, 2 * free, "the run")
-    assert names(tmp_path) == []
+    assert file_names(tmp_path) == []
 
 
 @pytest.mark.slow
@@ -141,7 +136,7 @@ def test_space_is_checked_before_the_training_and_before_each_save(
         assert not folder.exists()
     else:
         assert json.loads((folder / "run.json").read_text())["status"] == status
-        assert names(folder) == ["history.jsonl", "run.json"]
+        assert file_names(folder) == ["history.jsonl", "run.json"]
 
 
 def test_a_full_disk_names_the_output_that_the_user_asked_for(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from file_faults import flip_bit
+from running import file_names
 from safetensors.torch import load_file
 
 from ampft import files
@@ -66,10 +67,6 @@ def write(store: CheckpointStore, step: int) -> Path:
     write_content(temporary, content(store.path.parent, step))
     store.publish(temporary)
     return store.path / f"step-{step}"
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -180,7 +177,7 @@ def test_a_convolution_with_channels_last_continues_exactly(tmp_path: Path):
 def test_an_intact_checkpoint_verifies(tmp_path: Path):
     folder = write(CheckpointStore(tmp_path), 4)
     manifest = verify(folder)
-    assert names(folder) == sorted(
+    assert file_names(folder) == sorted(
         {MANIFEST_NAME, OWNER_NAME, *CONTENT_NAMES} - {"best.safetensors"}
     )
     assert manifest.cursor == CursorPart(epoch=0, step_in_epoch=4, step=4)
@@ -266,7 +263,7 @@ def test_old_checkpoints_are_removed_only_after_the_new_one_is_safe(tmp_path: Pa
     for name in ("rename", "remove", "sync"):
         monkeypatch.setattr(f"ampft.engine.checkpoints.store.{name}", recorded(name))
     write(store, 6)
-    assert names(store.path) == [OWNER_NAME, "step-4", "step-6"]
+    assert file_names(store.path) == [OWNER_NAME, "step-4", "step-6"]
     published = next(i for i, event in enumerate(events) if event == ("sync", "checkpoints"))
     removed = [i for i, (name, _) in enumerate(events) if name == "remove"]
     assert events[published - 1][0] == "rename"
@@ -288,7 +285,7 @@ def test_a_full_disk_costs_nothing_that_exists(tmp_path: Path, monkeypatch):
     assert store.complete() == [folder]
     verify(folder)
     store.remove_incomplete()
-    assert names(store.path) == [OWNER_NAME, "step-2"]
+    assert file_names(store.path) == [OWNER_NAME, "step-2"]
 
 
 def tree(folder: Path) -> dict[str, bytes | str]:

@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import sklearn.metrics as sk
 import torch
@@ -64,13 +63,9 @@ def run(runs) -> Finished:
     return runs[0]
 
 
-def table_of(run):
-    return pq.read_table(run.folder / "predictions.parquet").to_pydict()
-
-
 def test_each_column_has_one_answer(runs):
     for run in runs:
-        table = table_of(run)
+        table = run.predictions
         assert run.record["label_names"] == list(NAMES)
         labels, choices = (list(zip(*table[n], strict=True)) for n in ("label", "prediction"))
         accuracies = [sk.accuracy_score(*pair) for pair in zip(labels, choices, strict=True)]
@@ -94,7 +89,7 @@ def test_a_pipeline_lists_the_answer_of_each_column_first(run):
     from transformers import pipeline
 
     classify = pipeline("text-classification", model=str(run.folder), device="cpu", top_k=None)
-    table = table_of(run)
+    table = run.predictions
     for row in range(10):
         (found,) = classify([table["text"][row]])
         names = [each["label"] for each in found]
@@ -107,7 +102,7 @@ def test_predict_scores_and_the_contract_answers(run, tmp_path):
     command = (BIN / "ampft", "predict", "--model", run.folder, file, "--output_file", target)
     done = succeeded(call_here(*command))
     found = list(csv.DictReader(target.read_text().splitlines()))
-    assert [row["prediction"].split(",") for row in found] == table_of(run)["prediction"]
+    assert [row["prediction"].split(",") for row in found] == run.predictions["prediction"]
     assert f"{run.report['micro_f1']:.3f}" in done.stdout
     values = json.loads((run.folder / "decision.json").read_text())
     assert values["rule"]["exclusive"] is True

@@ -7,7 +7,6 @@ import json
 import shutil
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import sklearn.metrics as sk
 from running import (
@@ -53,13 +52,9 @@ def run(runs) -> Finished:
     return runs[0]
 
 
-def table_of(run):
-    return pq.read_table(run.folder / "predictions.parquet").to_pydict()
-
-
 def test_it_learns_and_reports(runs):
     for run in runs:
-        table = table_of(run)
+        table = run.predictions
         report = run.report
         assert report["r2"] == pytest.approx(sk.r2_score(table["label"], table["prediction"]))
         assert report["r2"] > 0.5
@@ -83,7 +78,7 @@ def test_a_pipeline_of_transformers_answers_in_the_unit_of_the_labels(run):
     from transformers import pipeline
 
     classify = pipeline("text-classification", model=str(run.folder), device="cpu")
-    table = table_of(run)
+    table = run.predictions
     for text, expected in list(zip(table["text"], table["prediction"], strict=True))[:10]:
         answer = classify(text, truncation=True)
         assert answer["label"] if isinstance(answer, dict) else answer[0]["label"] == "year"
@@ -95,7 +90,7 @@ def test_a_pipeline_of_transformers_answers_in_the_unit_of_the_labels(run):
 
 
 def test_predict_writes_and_scores_numbers(run, tmp_path):
-    table = table_of(run)
+    table = run.predictions
     file = run.record["arguments"]["test_file"]
     target = tmp_path / "out.csv"
     done = succeeded(
@@ -119,7 +114,7 @@ def test_predict_writes_and_scores_numbers(run, tmp_path):
 @pytest.mark.full
 def test_errors_are_the_largest_distances(run):
     done = succeeded(call_here(BIN / "ampft", "errors", run.folder))
-    table = table_of(run)
+    table = run.predictions
     largest = np.abs(np.subtract(table["prediction"], table["label"])).max()
     assert "60 predictions on test: R²" in done.stdout
     assert f"{largest:.3f} " in done.stdout
@@ -134,7 +129,7 @@ def test_precisions_are_compared_by_paired_squared_errors(runs, tmp_path):
     found = json.loads((target / "comparison.json").read_text())
     assert found["metric"] == "r2"
     (difference,) = [arm["difference"] for arm in found["arms"] if arm["difference"]]
-    one, other = map(table_of, runs)
+    one, other = (run.predictions for run in runs)
     truth = np.array(one["label"])
     errors = [np.square(np.array(each["prediction"]) - truth) for each in (one, other)]
     expected = (errors[0] - errors[1]).mean() / truth.var()

@@ -19,6 +19,7 @@ from running import (
     call_here,
     clean_environment,
     last_of_each,
+    record_of,
     succeeded,
     text_settings,
 )
@@ -27,10 +28,6 @@ from warm_processes import WarmPopen
 pytestmark = pytest.mark.slow
 
 LONG = ("--num_train_epochs", "400")
-
-
-def record_of(folder):
-    return json.loads((folder / "run.json").read_text())
 
 
 def start(words, **how):

@@ -10,15 +10,11 @@ from pathlib import Path
 
 import pytest
 from preempted_run import interrupted_at
-from running import BIN, CLASSIFY, call, call_here, printed, succeeded, text_settings
+from running import BIN, CLASSIFY, call, call_here, printed, record_of, succeeded, text_settings
 
 pytestmark = pytest.mark.slow
 
 LATEST = ("--resume_from_checkpoint", "latest")
-
-
-def record_of(folder):
-    return json.loads((folder / "run.json").read_text())
 
 
 def result(folder):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from running import file_names
 
 from ampft.errors import InputError
 from ampft.files import atomic_path, describe_file, hashed_text
@@ -73,21 +74,17 @@ def finish_run(path: Path, make_record) -> None:
         write_record(folder, record)
 
 
-def names(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir())
-
-
 RESULTS = ["README.md", "history.jsonl", "model.safetensors", "run.json"]
 
 
 def test_overwriting_removes_only_results(tmp_path: Path, make_record):
     (tmp_path / "thesis.tex").write_text("mine")
     finish_run(tmp_path, make_record)
-    assert names(tmp_path) == sorted([*RESULTS, "thesis.tex"])
+    assert file_names(tmp_path) == sorted([*RESULTS, "thesis.tex"])
     (tmp_path / "data.csv").write_text("mine")
     finish_run(tmp_path, make_record)
     with RunFolder(tmp_path, overwrite=True):
-        assert names(tmp_path) == [PRIVATE_NAME, "data.csv", "thesis.tex"]
+        assert file_names(tmp_path) == [PRIVATE_NAME, "data.csv", "thesis.tex"]
 
 
 def test_the_record_lists_only_what_the_run_wrote(tmp_path: Path, make_record):
@@ -103,7 +100,7 @@ def test_files_of_the_user_under_names_of_results_are_not_replaced(tmp_path: Pat
         with pytest.raises(InputError, match=rf"written or changed by someone else: {name}\. Move"):
             claim(tmp_path, overwrite=True)
     assert (tmp_path / name).read_text() == "mine"
-    assert names(tmp_path) == [name]
+    assert file_names(tmp_path) == [name]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "history.jsonl", "run.json"])
@@ -122,7 +119,7 @@ def test_a_link_to_the_output_folder_is_followed(tmp_path: Path, make_record):
     (tmp_path / "run").symlink_to(tmp_path / "disk")
     for _ in range(2):
         finish_run(tmp_path / "run", make_record)
-    assert names(tmp_path / "disk") == RESULTS
+    assert file_names(tmp_path / "disk") == RESULTS
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/run", "hf://datasets/run", "file:///tmp/run"])
@@ -138,7 +135,7 @@ def test_a_changed_result_belongs_to_the_user(tmp_path: Path, make_record):
     (tmp_path / "README.md").write_text("my own model card")
     with pytest.raises(InputError, match=r"changed by someone else: README\.md"):
         RunFolder(tmp_path, overwrite=True)
-    assert names(tmp_path) == RESULTS
+    assert file_names(tmp_path) == RESULTS
 
 
 @pytest.mark.parametrize("change", [{"files": {}}, {"reason": "edited"}])
@@ -148,7 +145,7 @@ def test_a_record_without_its_own_hash_proves_nothing(tmp_path: Path, make_recor
     (tmp_path / "run.json").write_text(json.dumps({**record, **change}))
     with pytest.raises(InputError, match=r"changed by someone else: README\.md, history\.jsonl"):
         RunFolder(tmp_path, overwrite=True)
-    assert names(tmp_path) == RESULTS
+    assert file_names(tmp_path) == RESULTS
 
 
 def test_a_record_cannot_name_files_outside_its_folder(tmp_path: Path, make_record):
@@ -177,10 +174,10 @@ def kill_run(path: Path, make_record, history: str = '{"st') -> None:
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path, make_record):
     kill_run(tmp_path, make_record)
-    assert names(tmp_path) == [PRIVATE_NAME, "history.jsonl", "run.json"]
+    assert file_names(tmp_path) == [PRIVATE_NAME, "history.jsonl", "run.json"]
     with RunFolder(tmp_path, overwrite=True):
-        assert names(tmp_path) == [PRIVATE_NAME]
-    assert names(tmp_path) == []
+        assert file_names(tmp_path) == [PRIVATE_NAME]
+    assert file_names(tmp_path) == []
 
 
 def test_a_history_of_another_program_beside_a_killed_run_is_kept(tmp_path: Path, make_record):
@@ -197,11 +194,11 @@ def test_a_folder_in_which_a_run_was_killed_at_its_start_counts_as_empty(tmp_pat
     unfinished = tmp_path / f"{PRIVATE_NAME}.tmp-{token}"
     unfinished.mkdir()
     with RunFolder(tmp_path):
-        assert names(tmp_path) == [PRIVATE_NAME]
+        assert file_names(tmp_path) == [PRIVATE_NAME]
     unfinished.mkdir()
     write_token(unfinished, token, PRIVATE_NAME)
     with RunFolder(tmp_path):
-        assert names(tmp_path) == [PRIVATE_NAME]
+        assert file_names(tmp_path) == [PRIVATE_NAME]
 
 
 def test_a_file_created_during_the_run_is_not_replaced(tmp_path: Path, make_record):
@@ -212,7 +209,7 @@ def test_a_file_created_during_the_run_is_not_replaced(tmp_path: Path, make_reco
         with pytest.raises(InputError, match=r"config\.json was created by another program"):
             folder.publish()
     assert (tmp_path / "config.json").read_text() == "mine"
-    assert names(tmp_path) == [PRIVATE_NAME, "config.json"], "the results are kept"
+    assert file_names(tmp_path) == [PRIVATE_NAME, "config.json"], "the results are kept"
 
 
 def test_a_record_that_another_program_replaced_during_the_run_is_kept(tmp_path, make_record):
@@ -273,7 +270,7 @@ def test_a_second_writer_is_refused_until_the_first_ends(tmp_path: Path, overwri
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.communicate()
-    assert names(tmp_path) == [PRIVATE_NAME], "a killed run leaves its lock file, but no lock"
+    assert file_names(tmp_path) == [PRIVATE_NAME], "a killed run leaves its lock file, but no lock"
     with RunFolder(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
