@@ -58,7 +58,11 @@ def with_subgroup_losses(
     every = [each for of_arm in predictions.values() for each in of_arm]
     if base is None or not compared or not any(each.correct.any() for each in every):
         return tuple(arms)
-    subgroups = [each for each in _subgroups(cases) if len(each.rows) >= MIN_EXAMPLES]
+    subgroups = [
+        each
+        for each in _subgroups(cases)
+        if len(each.rows) >= MIN_EXAMPLES and _can_have_interval(each, base, cases)
+    ]
     if not subgroups:
         return tuple(arms)
     level = 1 - ALPHA / (len(subgroups) * len(compared))
@@ -190,6 +194,15 @@ def _losses(
             # Differences of shares beyond these cannot occur.
             interval=(max(float(low), -1.0), min(float(high), 1.0)),
         )
+
+
+def _can_have_interval(subgroup: _Subgroup, base: Sequence[RunPredictions], cases: Cases) -> bool:
+    """Return whether a subgroup has two independent cases and, of a cross-validation, two folds."""
+    members = subgroup.rows
+    if cases.groups is not None:
+        members = np.unique(cases.groups.ids[members])
+    folds = [each.folds[members] for each in base if each.folds is not None]
+    return len(members) > 1 and all(np.ptp(each) > 0 for each in folds)
 
 
 def _gains(arm: Sequence[RunPredictions], base: Sequence[RunPredictions]) -> npt.NDArray[np.int8]:

@@ -187,3 +187,26 @@ def test_the_names_of_files_are_no_words(tmp_path):
     assert {each.kind for each in subgroups.losses} == {"class"}
     (table,) = subgroup_losses(comparison)
     assert "among 3 classes (with at least 20 images each)" in table.note
+
+
+@pytest.mark.parametrize("column", ["group", "fold"])
+def test_a_class_in_one_group_or_one_fold_is_left_out(tmp_path, column):
+    """Nothing follows from its only case or fold; the comparison has its other results."""
+    labels = np.where(np.arange(120) < 40, "c", np.where(np.arange(120) % 2, "a", "b"))
+    values = {"group": np.maximum(np.arange(120), 39), "fold": np.arange(120) // 40}[column]
+    tables = []
+    for arm in ("base", "arm"):
+        for seed in (1, 2, 3):
+            predictions = labels.copy()
+            predictions[np.random.default_rng(seed).choice(120, 10, replace=False)] = "b"
+            if arm == "arm":
+                predictions[:30] = "a"
+            rows = [
+                {"id": i, "label": labels[i], "prediction": predictions[i], column: values[i]}
+                for i in range(120)
+            ]
+            path = write_table(tmp_path / f"{arm}-seed{seed}.csv", rows)
+            tables.append(f"{arm}:{seed}={path}")
+    comparison = compare_tables(tables)
+    assert comparison.arms[1].difference.estimate < -0.2
+    assert "c" not in [each.name for each in comparison.arms[1].subgroups.losses]
