@@ -691,7 +691,7 @@ def own_loop_checks(folder: Path, record: RunRecord) -> Iterator[Check]:
     if not path.is_file():
         yield Check("metrics", NOT_COMPARED, "the loop gave no predictions")
         return
-    found = read_predictions(path).metrics()
+    found = {n: json_values(v) for n, v in read_predictions(path).metrics().items()}  # NaN is None
     wrong = [
         f"{name} of run.json is {record.metrics.get(name)}, not {value}"
         for name, value in found.items()

@@ -25,7 +25,7 @@ from word_tokenizer import save_tokenizer, tiny_config
 from ampft.cli import main
 from ampft.features import chosen_metrics
 from ampft.features.validations import BestPart, ValidationPart
-from ampft.lab.audit.audit import free_weights
+from ampft.lab.audit.audit import free_weights, own_loop_checks
 from ampft.lab.audit.run_files import _best_problems, check_chosen_metrics, state_the_same
 from ampft.labels.regression import Regression
 from ampft.runs.manifest import RECORD_NAME, describe_files
@@ -33,7 +33,8 @@ from ampft.runs.predictions import read_predictions, write_predictions
 from ampft.runs.publishing import model_card
 from ampft.runs.record import read_record
 from ampft.runs.run_text import read_report, report_with_heading
-from ampft.text.json_io import json_text, values_hash
+from ampft.tasks.single_label import Predictions
+from ampft.text.json_io import json_text, json_values, values_hash
 
 STEPS = 3  # of 8: 2 epochs of 4 steps
 
@@ -505,6 +506,23 @@ def test_the_squared_error_chooses_the_epoch_of_numbers(by, epoch, error):
     record = SimpleNamespace(best=best, validations=parts)
     problems = list(_best_problems(record, SimpleNamespace(problem=Regression(("y",)))))
     assert bool(problems) == ((by == "mse") != (error == 0.01)), problems
+
+
+def test_an_undefined_metric_of_an_own_loop_is_as_recorded(tmp_path):
+    shares = np.full((4, 2), 0.5, dtype=np.float32)
+    outcome = Predictions(np.arange(4), np.zeros(4, dtype=np.int64), shares, ("a", "b"), "test")
+    write_predictions(tmp_path / "predictions.parquet", outcome, lambda rows: {})
+    (tmp_path / "history.jsonl").touch()
+    record = SimpleNamespace(
+        arguments={"batch_size": 1, "seed": 0},
+        data=SimpleNamespace(examples={"train": 4}),
+        steps=SimpleNamespace(applied=0, skipped=0),
+        example_ids_sha256="",
+        metrics=json_values(outcome.metrics()),
+    )
+    assert record.metrics["cohen_kappa"] is None
+    checks = {check.name: check.status for check in own_loop_checks(tmp_path, record)}
+    assert checks["metrics"] == "equal"
 
 
 def test_the_weights_of_the_repeated_training_are_freed():
