@@ -38,7 +38,7 @@ from unittest.mock import patch
 
 import psutil
 from namespace_cluster import NamespaceCluster, alive, in_own_network, ray_address
-from provenance import provenance
+from provenance import command_line, provenance
 from stub_run import TEMPLATE, THREADS, names
 
 NODES = ("one", "two", "three")
@@ -434,7 +434,7 @@ def table(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 def main() -> None:
     """Run faults in a new network namespace, and print one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], allow_abbrev=False)
+    parser = command_line(__doc__, out=None)
     parser.add_argument("--faults", type=int, default=20, metavar="INT")
     parser.add_argument("--seconds", type=float, default=600, metavar="FLOAT")
     parser.add_argument("--start", type=int, default=0, metavar="INT", help="first seed")

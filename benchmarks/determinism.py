@@ -9,14 +9,13 @@ is measured in turns.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from typing import Any
 
 import torch
 from gpu_turns import Job, Scale, SkippedError, Turn, start_afresh, train_with_ampft
-from provenance import provenance
+from provenance import command_line, provenance
 from random_texts import SIZES
 
 from ampft.precision.determinism import deterministic_operators
@@ -62,7 +61,7 @@ def measure(job: Job) -> dict[str, object]:
 
 def main() -> None:
     """Measure every mode and print JSON."""
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0], allow_abbrev=False)
+    parser = command_line(__doc__, out=None)
     parser.add_argument(
         "--steps", type=int, default=5, help="steps of a pass; a turn has four passes"
     )

@@ -52,10 +52,17 @@ def write_results(path: Path, result: Mapping[str, object]) -> None:
 
 
 def command_line(
-    documentation: str | None, *, out: str = "JSON file to write", required: bool = True
+    documentation: str | None, *, out: str | None = "JSON file to write", required: bool = True
 ) -> argparse.ArgumentParser:
-    """Return a parser with `--out`; the first line of the module's documentation describes it."""
+    """Return a parser, which the first line of the module's documentation describes.
+
+    Args:
+        documentation: Documentation of the module.
+        out: Help text of `--out`; None for a parser without this flag.
+        required: Whether `--out` is required.
+    """
     line = (documentation or "").partition("\n")[0]
     parser = argparse.ArgumentParser(description=line, allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=required, help=out)
+    if out is not None:
+        parser.add_argument("--out", type=Path, required=required, help=out)
     return parser

@@ -14,6 +14,7 @@ import itertools
 import math
 
 import numpy as np
+from provenance import command_line
 
 from ampft.comparison.statistics.speed_up import AS_FAST, FASTER, SLOWER, speed_up
 
@@ -41,6 +42,7 @@ def ratios(
 
 def main() -> None:
     """Print a row per condition and number of seeds."""
+    command_line(__doc__, out=None).parse_args()
     print("share factor drift seeds | faster at 1.2x: now, old rule | at 1.0x: wrong, as fast,")
     print("                           old rule wrong, wrong if the arms do not take turns")
     for condition, seeds in itertools.product(CONDITIONS, SEEDS):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from provenance import command_line
 
 from ampft.comparison.report.tables import speed_up_text
 from ampft.comparison.statistics.interval import DifferenceEstimate
@@ -86,6 +87,7 @@ def _difference(
 
 def main() -> None:
     """Print each table below the name of its page."""
+    command_line(__doc__, out=None).parse_args()
     for page, (name, title) in TABLES.items():
         print(f"docs/{page}, from {name}:\n\n{table(name, title)}\n")
 
