@@ -259,9 +259,15 @@ class Classifier(ClassifierMixin, TextEstimator):
         """
         check_is_fitted(self, "run_")
         if isinstance(self.classes_, list):
-            chosen = [found.argmax(axis=1) for found in self.predict_proba(X)]
-            pairs = zip(self.classes_, chosen, strict=True)
-            columns = [classes[best].astype(self._dtype) for classes, best in pairs]
+            # Shown probabilities are rounded, and can be equal where the order of labels tells.
+            count = sum(map(len, self.classes_))
+            table = self._predict(X, top_k=count)
+            ranked = [] if table is None else table.filter(regex=r"^label_\d+$").to_numpy()
+            columns = []
+            for i, classes in enumerate(self.classes_):
+                places = {f"y{i}={each}": place for place, each in enumerate(classes)}
+                best = [next(places[name] for name in row if name in places) for row in ranked]
+                columns.append(classes[np.array(best, dtype=np.int64)].astype(self._dtype))
             return np.stack(columns, axis=1)
         table = self._predict(X)
         if table is None:

@@ -1,6 +1,7 @@
 """`ampft.Classifier` in the tools of scikit-learn."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
 
 import ampft
+from ampft.kinds.prediction import PredictedRows
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +72,19 @@ def test_several_columns_of_labels_have_one_answer_each(classifier, texts, label
     assert fitted.predict([]).shape == (0, 2)
     with pytest.raises(ValueError, match="y has several columns, so task must be columns"):
         clone(classifier).set_params(settings={"task": "ordinal"}).fit(texts, y)
+
+
+def test_a_column_has_the_answer_of_the_run_where_shown_probabilities_are_equal():
+    names, shares = ("y0=a", "y0=b", "y1=c", "y1=d"), [[0.49999994, 0.50000006, 0.2, 0.8]]
+    decoded = {"probabilities": np.array(shares, dtype=np.float32)}
+    predicted = PredictedRows(["y0=b,y1=d"], [0.5], decoded, names)
+    model = ampft.Classifier()
+    model.run_ = SimpleNamespace(
+        predict=lambda rows, **options: pd.DataFrame(predicted.columns(**options))
+    )
+    model.classes_, model._dtype = [np.array(["a", "b"]), np.array(["c", "d"])], np.dtype("<U1")
+    assert model.predict(["a text"]).tolist() == [["b", "d"]]
+    assert model.predict([]).shape == (0, 2)
 
 
 def test_five_tools(classifier, texts, labels):
