@@ -721,7 +721,7 @@ ROWS: dict[str, Row] = {
         _if_true("--report_to", "wandb", "--with_tracking"),
     ),
     "num_folds": _refused(
-        "a run trains one fold, such as --folds 5 --fold 0; `ampft compare --folds 5` trains all."
+        "a run trains one fold, such as --folds 5 --fold 1; `ampft compare --folds 5` trains all."
     ),
     "local_sgd_steps": _refused("every step is the exact one of the whole batch."),
     **dict.fromkeys(

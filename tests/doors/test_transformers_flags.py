@@ -341,7 +341,7 @@ def test_values(typed, expected):
         ("--debug --train_file a.csv", "^--debug: it debugs TPUs.*--max_train_samples 100"),
         ("--model_type bert", "save a model with random weights"),
         ("--do_lower_case", "the tokenizer of the model decides"),
-        ("--num_folds 3", "--folds 5 --fold 0"),
+        ("--num_folds 3", "--folds 5 --fold 1"),
         ("--local_sgd_steps 8", "exact one of the whole batch"),
         (
             "--eval_strategy epoch --load_best_model_at_end False",
