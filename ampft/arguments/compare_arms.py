@@ -163,7 +163,9 @@ def _parse_arm(
     try:
         if any(each.split("=")[0] == "--config" for each in flags):
             raise InputError(f"--config: {SHARED['config']}.")
-        _, changed = parse_flags(ClassifyArguments, flags, program=trainer, shown=Help(""))
+        _, changed = parse_flags(
+            ClassifyArguments, flags, program=trainer, shown=Help(""), combines=False
+        )
         for setting in changed & {*SHARED, *SET_BY_COMPARISON, "check_precision"}:
             remedy = (SHARED | SET_BY_COMPARISON | SET_BY_MODES)[setting]
             raise InputError(f"--{setting}: {remedy or 'give it before ` -- `'}.")

@@ -65,6 +65,14 @@ def test_arms_have_a_name_and_settings():
     assert command.classify_argv == ("--seed", "7")
 
 
+def test_a_flag_of_an_arm_may_need_one_of_all_runs():
+    words = ["--arm", "whole", "--arm", "in_4_bits: --load_in_4bit"]
+    command = parse_compare_arms_arguments([*words, "--", "--lora_r", "8"])
+    assert command.design.arm_settings[1].flags == ("--load_in_4bit",)
+    with pytest.raises(InputError, match="in_4_bits: --load_in_4bit has no effect without"):
+        parse_compare_arms_arguments(words)
+
+
 def test_arms_may_stand_in_a_file(tmp_path):
     config = tmp_path / "arms.yaml"
     config.write_text('arm: [base, "low: --learning_rate 1e-5"]\nseeds: "3"\n')

@@ -302,7 +302,8 @@ def examine_autocast(
 
 def format_operations(report: OperationsReport) -> str:
     """Return the report as text, at most `WIDTH` columns wide."""
-    emulated = ", as CUDA's autocast" * (report.execution == "emulated")
+    as_cuda = report.execution == "emulated" and report.table == "cuda"
+    emulated = ", as CUDA's autocast" * as_cuda
     parts = [
         "\n".join(
             [
