@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import Tensor, nn
 
+    from ampft.data.splits import Groups
     from ampft.features.weights import BestModel, Selector
 
 # Names of the metrics that choose if the user names none: means of a loss per unit.
@@ -113,6 +114,7 @@ class Validations(Feature):
     # names no metric; None if the best value of a metric is kept.
     lowest: Tensor | None = None
     epochs_between: int = 1  # Epochs from one evaluation to the next, without `every`.
+    groups: Groups | None = None  # Of rows that are not independent. A group is one case.
     parts: list[ValidationPart] = field(default_factory=list)  # Evaluations so far.
     cases: int = 0  # Number of cases of each of them.
     gain: PairedGain | None = None  # Of the lowest log loss over the last one; None if that is it.
@@ -129,9 +131,11 @@ class Validations(Feature):
 
     def at_validation(self, step: int, outcome: Outcome) -> None:
         """Add an evaluation of a split."""
-        self.cases = len(outcome)
-        name = self.best.metric.name
-        losses = None if self.lowest is None else case_losses(outcome.sums(name))
+        self.cases = len(outcome) if self.groups is None else len(self.groups)
+        losses = None
+        if self.lowest is not None:
+            sums = outcome.sums(self.best.metric.name)
+            losses = case_losses(sums if self.groups is None else sums.grouped(self.groups.ids))
         self.add(step, all_metrics(outcome), losses)
 
     def add(
@@ -211,7 +215,8 @@ class Validations(Feature):
         part = self.record()["best"]
         if len(self.parts) > 1 and part is not None:
             moment = f"epoch {kept.epoch}" if self.every is None else f"step {kept.step}"
-            rows = f" ({counted(self.cases, 'validation row')})" if self.cases else ""
+            case = "validation row" if self.groups is None else "independent validation row"
+            rows = f" ({counted(self.cases, case)})" if self.cases else ""
             few = (
                 ". They are too few to choose by a metric: remove --metric_for_best_model"
                 if part.by == BY_METRIC and 0 < self.cases < FEW_ROWS

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
+import numpy as np
 import torch
 from torch import nn
 
+from ampft.data.splits import Groups, dependent_groups
 from ampft.engine.ending import TimeLimit
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.engine.out_of_memory import MEMORY_ADVICE, OutOfMemoryRetries
 from ampft.evaluation.evaluate import evaluate
 from ampft.features.chosen_metrics import ChosenMetrics
 from ampft.features.contention import ContentionMonitor
-from ampft.features.decisions import FittedDecisions
+from ampft.features.decisions import FittedDecisions, validation_halves
 from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, Write
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock, UtilisationMeasurement
@@ -98,6 +100,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             metric,
             torch.zeros(rows, dtype=torch.float64) if by_loss else None,
             epochs_between=prepared.validated_epochs,
+            groups=_validation_groups(prepared) if by_loss else None,
         ),
         AdapterMerging(prepared.plain_model, prepared.loaded) if args.merges_lora else None,
         UtilisationMeasurement(
@@ -120,6 +123,15 @@ def averaged_weights(prepared: Prepared) -> AveragedWeights | None:
     """Return the average of the weights before the first step; None without `--ema_decay`."""
     decay = prepared.args.ema_decay
     return None if decay is None else AveragedWeights(prepared.loaded.model, decay)
+
+
+def _validation_groups(prepared: Prepared) -> Groups | None:
+    """Return the groups of the rows that choose the epoch; None if all are independent."""
+    groups = dependent_groups(prepared.task.data, "validation")
+    if groups is None or prepared.args.abstain is None:
+        return groups
+    ids = groups.ids[validation_halves(prepared.task).fit]  # the other half proves the promise
+    return Groups(np.unique(ids, return_inverse=True)[1], groups.column)
 
 
 def fitted_decisions(prepared: Prepared) -> FittedDecisions | None:

@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from ampft.data.splits import Groups
 from ampft.features.early_stopping import EarlyStopping
 from ampft.features.validations import LOSS, Validations
 from ampft.features.weights import BestModel
@@ -64,6 +65,21 @@ def train(run: Validations, epochs) -> tuple[int, Any]:
     part = run.record()["best"]
     assert (part.step, part.epoch) == (kept, kept)
     return kept, part
+
+
+def test_rows_of_a_group_are_one_case(tmp_path):
+    # The log loss of the first epoch is lower in three groups of ten rows, and higher in one.
+    first, last = np.exp(-np.repeat([0.2, 0.2, 0.2, 0.6], 10)), np.full(40, np.exp(-0.5))
+    lines: list[str] = []
+    independent = validations(tmp_path, 40, lines)
+    assert train(independent, [first, last])[0] == 1
+    grouped = validations(tmp_path, 40, lines)
+    grouped.groups = Groups(np.repeat(np.arange(4), 10), "author")
+    assert train(grouped, [first, last])[0] == 2
+    assert [line.rpartition(" (")[2] for line in lines if line.startswith("chosen")] == [
+        "40 validation rows)",
+        "4 independent validation rows)",
+    ]
 
 
 GOOD, BAD = [0.9] * 3, [0.9, 0.9, 0.4]
