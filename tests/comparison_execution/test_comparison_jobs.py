@@ -38,6 +38,9 @@ from ampft.errors import InputError
 REPORT = """
 import json, os, sys, time
 began = time.time()
+open(sys.argv[1] + "-began", "w").close()
+while sys.argv[3:] and not os.path.exists(sys.argv[3]):  # as long as another one has not begun
+    time.sleep(0.01)
 time.sleep(float(sys.argv[2]))
 values = [began, time.time(), sorted(os.sched_getaffinity(0)), os.environ.get("SLOT")]
 open(sys.argv[1], "w").write(json.dumps(values))
@@ -125,11 +128,12 @@ def test_each_slot_has_one_command_at_a_time(tmp_path):
     cores = sorted(os.sched_getaffinity(0))[:2]
     two = [ResourceSlot(k, (cores[-k],), {"SLOT": str(k)}) for k in range(2)]
     queue, ended = ["a", "b", "c", "d"], []
+    waits_for = {"a": [str(tmp_path / "b-began")], "b": [str(tmp_path / "a-began")]}
     with SideBySide[str](direct(*two)) as side:
         while queue or side.running:
             while queue and not side.is_full:
                 key = queue.pop(0)
-                words = ["-c", REPORT, str(tmp_path / key), "0.4"]
+                words = ["-c", REPORT, str(tmp_path / key), "0.4", *waits_for.get(key, [])]
                 side.start(key, program(words, tmp_path / f"{key}.log"))
             ended += side.ended()
     assert sorted(key for key, _ in ended) == ["a", "b", "c", "d"]
