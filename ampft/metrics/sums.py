@@ -405,8 +405,12 @@ def costliest_of_mean(
 def costliest_of_worst(
     from_sums: Callable[[FloatArray], FloatArray], seeds: Sequence[CaseSums]
 ) -> CostliestCase:
-    """Return the case that would become the worst of all that were seen, by the first sum."""
-    most = max(float(abs(each.patterns[:, [0]]).max()) for each in seeds)
+    """Return the case that would become the worst of all that were seen, by the mean of its units.
+
+    The sums of a row of weight 0.5 are half of its values.
+    """
+    tables = [each.patterns for each in seeds]
+    most = max(float(_ratio(abs(_column(t, 0)), _column(t, -1)).max()) for t in tables)
     return costliest_of_mean(from_sums, seeds, most=most)
 
 

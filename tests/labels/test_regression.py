@@ -271,3 +271,18 @@ def test_a_model_that_is_no_better_than_the_mean_is_named():
     assert "better than the mean of the training labels" in found[NOT_BETTER]
     assert "predicting only the mean label" in found[NEAR_CHANCE]
     assert result_warnings([1.0, *[0.2] * 20], 1.0, good, constant) == {}
+
+
+@pytest.mark.parametrize(
+    "weights", [None, np.full(50, 0.5), np.tile([0.2, 1.0, 0.5, 2.0, 0.0], 10)]
+)
+def test_the_worst_error_counts_once_whatever_the_weights(weights):
+    random = np.random.default_rng(0)
+    labels = random.normal(size=50)
+    errors = 0.3 * random.normal(size=50)
+    outcome = RegressionPredictions(labels, labels + errors, ("label",), "test", weights)
+    found = METRICS["mae"].costliest_case([outcome.sums("mae")]).effect
+    w = np.ones(50) if weights is None else weights
+    worst = np.abs(errors[w > 0]).max()
+    # The change if a row has it instead of 0, on average over the weights.
+    assert found == pytest.approx(worst * (w**2).sum() / w.sum() ** 2)
