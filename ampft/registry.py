@@ -39,6 +39,7 @@ ROOMS = {
     "artifacts": "export.artifact",
     "cluster": "lab.cluster.launcher",
     "completion": "doors.completion",
+    "contradicting labels": "checks.contradicting_labels",
     "curves": "lab.curve.learning_curve",
     "curve page": "lab.curve.curve_page",
     "declared tasks": "labels.declared_task",

@@ -1,9 +1,9 @@
 """Model families without padding: errors of logits and gradients against single texts.
 
-Every model has a published architecture at a small size and random weights. `errors` compares
-logits and gradients of a batch without padding with those of each text by itself, in float32, and
-adds them to a JSON file; `table` writes its table into docs/speed.md. The speed of a family is
-measured by `speed.py --model FAMILY`; the speeds in the table are stored ones.
+Every model has a published architecture at a small size and random weights. `errors` computes a
+batch without padding, and each of its texts alone, in float32. It adds the differences of logits
+and gradients to a JSON file, and `table` writes them into docs/speed.md. The speeds in that table
+are stored ones; `speed.py --model FAMILY` measures the speed of a family.
 
     python benchmarks families errors --layers 2 --hidden 96 --out families.json
     python benchmarks families table --out families.json

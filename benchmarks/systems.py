@@ -176,7 +176,7 @@ def train_with_ampft(
     micro_batches: int = 1,
     mode: str | None = None,
 ) -> list[float]:
-    """Train with the loop of `recipes/classify.py`; `mode` replaces that of the workload."""
+    """Train with the loop of `recipes/classify.py`, in the workload's mode or in `mode`."""
     reset_accelerate_state()
     precision = ampft.resolve(mode or workload.mode, ampft.training_device())
     accelerator = ampft.make_accelerator(precision, gradient_accumulation_steps=micro_batches)

@@ -1,34 +1,31 @@
-"""Training rows that repeat the inputs of another one with another label."""
+"""Training rows whose inputs occur in an earlier row with another label."""
 
 from __future__ import annotations
 
-from itertools import islice
-
 import numpy as np
+import numpy.typing as npt
 
-from ampft.data.dataset import cells
 from ampft.data.row_collector import LabelledRows
 from ampft.text.numbers import counted
 
-MOST_ROWS = 100_000  # rows that are examined
 
-
-def contradiction_notes(train: LabelledRows, inputs: tuple[str, ...]) -> list[str]:
-    """Return a note on equal inputs with several labels, of which a model can learn only one.
+def contradiction_notes(train: LabelledRows, digests: npt.NDArray[np.uint64]) -> list[str]:
+    """Return a note on rows with equal inputs and different labels; none without such rows.
 
     Args:
-        inputs: Columns of the texts.
+        digests: (n,) digests of the inputs, equal for inputs that count as equal.
     """
-    first_row: dict[tuple[str, ...], int] = {}
-    contradicted = []
-    for row, texts in enumerate(islice(cells(train.inputs, inputs), MOST_ROWS)):
-        first = first_row.setdefault(tuple(texts), row)
-        if first != row and train.names_of(first) != train.names_of(row):
-            contradicted.append(row)
+    _, first, distinct = np.unique(digests, return_index=True, return_inverse=True)
+    earliest = first[distinct]  # (n,) the first row with the same inputs
+    repeated = np.flatnonzero(earliest < np.arange(len(digests)))
+    contradicted = [
+        row for row in repeated.tolist() if train.names_of(row) != train.names_of(earliest[row])
+    ]
     if not contradicted:
         return []
     repeat = "repeats" if len(contradicted) == 1 else "repeat"
     return [
-        f"{counted(len(contradicted), 'training row')} {repeat} the inputs of an earlier one with "
-        f"a different label: {train.location(np.array(contradicted))}. No model predicts both."
+        f"{counted(len(contradicted), 'training row')} {repeat} the inputs of an earlier row with "
+        f"a different label: {train.location(np.array(contradicted))}. A model gives equal inputs "
+        "one answer."
     ]

@@ -9,7 +9,6 @@ from itertools import islice
 
 import numpy as np
 
-from ampft.checks.contradicting_labels import contradiction_notes
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import cells
 from ampft.data.media import MEDIA
@@ -34,7 +33,7 @@ _SOUND = re.compile(r".*\.(?:m4a|aac|wma|amr|webm|mp4|mkv|mov|avi|3gp)", re.IGNO
 
 
 def text_notes(train: LabelledRows, columns: DataColumns) -> list[str]:
-    """Return notes on training texts that a program seems to have changed, or with contradictions.
+    """Return notes on training texts that a program seems to have changed.
 
     Raises:
         InputError: All texts are names of files of a kind that is not read.
@@ -46,8 +45,6 @@ def text_notes(train: LabelledRows, columns: DataColumns) -> list[str]:
         notes += _garbled(train, column)
         if not columns.labels.per_unit:
             notes += _unfit(train, column)
-    if not (columns.labels.per_unit or columns.labels.numbers):
-        notes += contradiction_notes(train, columns.inputs)
     return notes
 
 

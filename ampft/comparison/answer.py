@@ -42,7 +42,7 @@ def answer_sentences(comparison: Comparison) -> list[str]:
     use = _without_gain(comparison, arms)
     title = comparison.units.title
     if len(better) == 1:
-        use = f"Use {better[0].name}: its {title} is better than that of {baseline.name}."
+        use = f"Use {better[0].name}: it is better than {baseline.name} in {title}."
     elif better:
         use = (
             f"{arm_names_text(better)} are better than {baseline.name} in {title}. Which of them "
@@ -51,8 +51,8 @@ def answer_sentences(comparison: Comparison) -> list[str]:
     elif best is not None:
         verb, here = ("Deploy", "") if comparison.kind == INFERENCE else ("Use", " here")
         use = (
-            f"{verb} {best.name}: its {title} is {RELATIONS[best.outcome]} that "
-            f"of {baseline.name}, and it {savings_text(comparison, best)}{here}."
+            f"{verb} {best.name}: it is {RELATIONS[best.outcome]} {baseline.name} in {title}, and "
+            f"it {savings_text(comparison, best)}{here}."
         )
     others = [arm for arm in arms if arm is not best]
     rest = _on_inference(comparison, others)

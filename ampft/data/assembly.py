@@ -114,6 +114,7 @@ def assemble(
     of_train = ["train", *(split for split in splits if split not in rows)]
     shared_notes, shared = _shared_rows(rows, digests, exact, refuse=request.fail_on_leak)
     has_no_classes, texts = ordered or columns.labels.numbers, found("texts")
+    labels = None if has_no_classes else found("contradicting labels")
     all_notes = [
         *notes,
         *conversion_notes,
@@ -121,6 +122,7 @@ def assemble(
         *([] if texts is None else texts.text_notes(train, columns)),
         *_ignored_notes(rows, request.ignored_labels),
         *([] if has_no_classes else _label_notes(names, train.labels, several=several)),
+        *([] if labels is None else labels.contradiction_notes(train, digests["train"])),
         *shared_notes,
         *group_notes,
         *split_notes,

@@ -259,7 +259,7 @@ class Classifier(ClassifierMixin, TextEstimator):
         """
         check_is_fitted(self, "run_")
         if isinstance(self.classes_, list):
-            # Shown probabilities are rounded, and can be equal where the order of labels tells.
+            # Rounded probabilities can be equal. The order of the labels is not rounded.
             count = sum(map(len, self.classes_))
             table = self._predict(X, top_k=count)
             ranked = [] if table is None else table.filter(regex=r"^label_\d+$").to_numpy()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ampft.tasks.task import Task
 
 FLAG = "--metric"
-MACRO = {"average": "macro"}  # argument of metrics of the package
+MACRO = {"average": "macro"}  # argument of precision, recall and F1 in `evaluate`
 
 
 @dataclass
@@ -116,8 +116,8 @@ def compute(name: str, outcome: Outcome) -> dict[str, float]:
     module = _loaded(name, "multilabel" if several else None)
     features = module.features[0] if isinstance(module.features, list) else module.features
     inputs = _inputs(outcome, features)
-    # Precision, recall and F1 of several classes need to be told how to average. They refuse
-    # otherwise, but not if only two of the classes occur.
+    # Precision, recall and F1 refuse several classes without `average`, unless only two of the
+    # classes occur.
     average = signature(module._compute).parameters.get("average")
     is_macro = average is not None and average.default == "binary" and _lacks_classes(outcome)
     try:

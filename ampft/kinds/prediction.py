@@ -153,7 +153,7 @@ class PredictedRows:
             return columns
         probabilities = self.decoded["probabilities"]
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
-        probabilities = probabilities.round(6)  # after that: many of the least likely become 0
+        probabilities = probabilities.round(6)  # after sorting: small ones become 0
         for rank, indices in enumerate(order.T, start=1):
             columns[f"label_{rank}"] = [self.label_names[index] for index in indices]
             ranked = probabilities[np.arange(len(indices)), indices]

@@ -31,11 +31,11 @@ def with_bf16(verdict="equivalent", *, ratios=(1.4, 1.5, 1.6), memory=0.9, **cha
 @pytest.mark.slow
 def test_an_equivalent_mode_that_is_faster_is_recommended():
     assert answer_text(with_bf16()) == (
-        "Use bf16: its accuracy is equivalent to that of fp32, and it is 1.5x faster and needs "
+        "Use bf16: it is equivalent to fp32 in accuracy, and it is 1.5x faster and needs "
         f"10 % less memory here. {EMULATED}"
     )
     better = answer_text(with_bf16("better, size uncertain"))
-    assert better.startswith("Use bf16: its accuracy is better than that of fp32")
+    assert better.startswith("Use bf16: it is better than fp32 in accuracy")
 
 
 def test_an_unproven_mode_that_is_faster_is_recommended_too():

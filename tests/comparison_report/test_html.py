@@ -188,11 +188,8 @@ def test_the_answer_comes_first_and_every_verdict_has_a_chip():
 @pytest.mark.parametrize(
     ("changes", "headline"),
     [
-        (
-            {"bf16": "equivalent"},
-            "Use bf16: its accuracy is equivalent to that of fp32, and it is 2",
-        ),
-        ({"bf16": "better, size uncertain"}, "Use bf16: its accuracy is better than that of fp32"),
+        ({"bf16": "equivalent"}, "Use bf16: it is equivalent to fp32 in accuracy, and it is 2"),
+        ({"bf16": "better, size uncertain"}, "Use bf16: it is better than fp32 in accuracy"),
         ({"bf16": "worse, size uncertain"}, "On this machine, stay with fp32</"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Notes on training rows with equal texts and different labels."""
+"""Notes on training rows with equal inputs and different labels."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ def contradictions(data):
 
 
 def test_equal_texts_with_different_labels_are_located(tmp_path):
-    data = load(tmp_path, csv_of([*ROWS, ("text 0", "b"), ("text 1", "b"), ("text 3", "a")]))
-
-    (note,) = contradictions(data)
-    assert note.startswith("2 training rows repeat the inputs of an earlier one with a different")
+    rows = [*ROWS, ("text 0", "b"), ("text 1", "b"), ("TEXT 3!", "a")]  # one in another spelling
+    (note,) = contradictions(load(tmp_path, csv_of(rows)))
+    assert note.startswith("2 training rows repeat the inputs of an earlier row with a different")
     assert "lines 10, 12" in note
 
 
 def test_equal_texts_with_equal_labels_are_not(tmp_path):
-    assert not contradictions(load(tmp_path, csv_of([*ROWS, ("text 0", "a"), ("TEXT 0!", "b")])))
+    assert not contradictions(load(tmp_path, csv_of([*ROWS, ("text 0", "a"), ("TEXT 1!", "b")])))
 
 
 def test_pairs_are_equal_if_both_texts_are(tmp_path):
     rows = [f"q {n},a {n},{'ab'[n % 2]}" for n in range(8)] + ["q 0,a 1,b", "q 1,a 1,a"]
 
-    data = load(tmp_path, "\n".join(["question,answer,label", *rows, ""]),
-                text_column_names="question,answer")  # fmt: skip
-
-    (note,) = contradictions(data)
+    content = "\n".join(["question,answer,label", *rows, ""])
+    (note,) = contradictions(load(tmp_path, content, text_column_names="question,answer"))
     assert note.startswith("1 training row repeats")
     assert "line 11" in note
 

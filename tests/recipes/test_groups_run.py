@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pyarrow.parquet as pq
 import pytest
-from running import CLASSIFY, call_here, rows, succeeded, text_settings, write_csv
+from running import (
+    CLASSIFY,
+    call_here,
+    printed,
+    record_of,
+    rows,
+    succeeded,
+    text_settings,
+    write_csv,
+)
 
 from ampft.runs.predictions import read_groups
 
@@ -13,13 +22,17 @@ pytestmark = pytest.mark.slow
 COPIES = 5
 
 
-@pytest.mark.parametrize("column", ["author", None])
-def test_a_run_records_the_groups_of_its_test_split(tiny_model, tmp_path, column):
+def write_splits(tmp_path):
     for seed, (name, count) in enumerate({"train": 60, "validation": 20, "test": 30}.items()):
         table = [(f"{text} {i}", label) for i, (text, label) in enumerate(rows(count, seed))]
         table += [(f"{text.upper()}!", label) for text, label in table[:COPIES]]
         authors = [(*row, f"author {i // 7}") for i, row in enumerate(table)]
         write_csv(tmp_path / f"{name}.csv", authors, ("text", "label", "author"))
+
+
+@pytest.mark.parametrize("column", ["author", None])
+def test_a_run_records_the_groups_of_its_test_split(tiny_model, tmp_path, column):
+    write_splits(tmp_path)
     flags = ("--group_column", column) if column else ("--text_column_names", "text")
     settings = text_settings(tmp_path, tiny_model, tmp_path / "run")
     succeeded(call_here(CLASSIFY, *settings, *flags))
@@ -32,3 +45,21 @@ def test_a_run_records_the_groups_of_its_test_split(tiny_model, tmp_path, column
     expected = authors if column else [*range(30), *range(COPIES)]
     assert groups.ids.tolist() == expected
     assert pq.read_table(path)["group_id"].to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "cases"),
+    [
+        # The copies join authors 2 and 3 to author 0, so that two of four are left.
+        (("--group_column", "author"), 2),
+        (("--text_column_names", "text"), 20),
+        (("--text_column_names", "text", "--abstain", 0.3), 10),  # the other half proves it
+    ],
+)
+def test_the_epoch_is_chosen_on_independent_rows(tiny_model, tmp_path, flags, cases):
+    write_splits(tmp_path)
+    settings = text_settings(tmp_path, tiny_model, tmp_path / "run")
+    stdout = succeeded(call_here(CLASSIFY, *settings, *flags)).stdout
+    best = record_of(tmp_path / "run")["best"]
+    assert best["rows"] == cases
+    assert f"({cases} independent validation rows)" in printed(stdout, "chosen")
