@@ -13,7 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from ampft.data.step_batches import Examples, FloatArray, IntArray
 from ampft.errors import InputError
@@ -48,8 +57,8 @@ class OwnExamples:
         """Whether reading an example draws nothing: it is in memory."""
         is_table = type(self.source).__module__.startswith("datasets.")
         has_transform = is_table and getattr(self.source, "format", {}).get("type") == "custom"
-        held = isinstance(self.source, list | tuple | Mapping | TensorDataset)
-        return self.collate_examples is default_collate and (
+        held = _is_read_as(self.source, (list, tuple, TensorDataset)) or _columns(self.source)
+        return self.collate_examples is default_collate and bool(
             held or (is_table and not has_transform)
         )
 
@@ -89,7 +98,7 @@ class OwnExamples:
                 for part in _contents(table.to_pylist()):
                     digest.update(part)
             return digest.hexdigest()
-        in_memory = isinstance(self.source, list | tuple)
+        in_memory = _is_read_as(self.source, (list, tuple))
         ids = (
             range(count) if in_memory else np.unique(np.linspace(0, count - 1, SAMPLED).astype(int))
         )
@@ -119,14 +128,21 @@ def own_examples(
         weights: (n,) weights of the examples in the loss; None for 1.
 
     Raises:
-        InputError: The source has no length or no indices, or is empty; or the weights do not fit.
+        InputError: The source has no length or no indices, or is empty; its loader leaves out or
+            repeats examples; or the weights do not fit.
     """
-    if isinstance(source, DataLoader):
-        collate = collate or source.collate_fn
-        source = source.dataset
+    loader = source if isinstance(source, DataLoader) else None
+    if loader is not None:
+        collate = collate or loader.collate_fn
+        source = loader.dataset
     if isinstance(source, tuple) and source and all(isinstance(each, Tensor) for each in source):
         source = TensorDataset(*source)
     if all(hasattr(source, name) for name in ("collate", "weights", "lengths")):
+        if collate is not None or weights is not None:
+            raise InputError(
+                f"examples: {type(source).__name__} has weights and a collate function of its own. "
+                "Leave out weights and collate."
+            )
         return source
     is_indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
     if isinstance(source, IterableDataset) or not is_indexed:
@@ -137,6 +153,8 @@ def own_examples(
             "set, or a DataLoader of one. A stream that fits on the disk can become one with "
             "datasets.Dataset.from_generator."
         )
+    if loader is not None:
+        _check_takes_all(loader)
     columns = _columns(source)
     lengths = {len(source)} if columns is None else {len(each) for each in columns.values()}
     if len(lengths) != 1 or not min(lengths):
@@ -154,9 +172,45 @@ def own_examples(
     return OwnExamples(source, collate or default_collate, values, seed)
 
 
+def _check_takes_all(loader: DataLoader[Any]) -> None:
+    """Check that a loader reads each example once in each pass, because its order is not used.
+
+    Raises:
+        InputError: It leaves out or repeats some.
+    """
+    batches: Any = loader.batch_sampler
+    if hasattr(batches, "num_processes"):  # the share of a process, of a loader of Accelerate
+        batches = batches.batch_sampler
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
+    if type(batches) in (BatchSampler, type(None)) and (
+        isinstance(sampler, SequentialSampler | DistributedSampler)
+        or (isinstance(sampler, RandomSampler) and not sampler.replacement)
+    ):
+        is_whole = isinstance(sampler, DistributedSampler) or len(sampler) == len(loader.dataset)
+    else:
+        with _own_generators():
+            parts = iter(batches if batches is not None else ([i] for i in loader.sampler))
+            ids = [int(index) for part in parts for index in part]
+        is_whole = sorted(ids) == list(range(len(loader.dataset)))
+    if not is_whole:
+        name = type(sampler if type(batches) in (BatchSampler, type(None)) else batches).__name__
+        raise InputError(
+            f"examples: {name} of the DataLoader leaves out or repeats examples, and the training "
+            "reads each one once in each epoch. Pass the examples that it reads, such as "
+            "torch.utils.data.Subset(data, indices); weights of examples as weights=..."
+        )
+
+
+def _is_read_as(source: Any, kinds: tuple[type, ...]) -> bool:
+    """Return whether a source is of one of these kinds, and reads its examples as they do."""
+    return any(
+        isinstance(source, kind) and type(source).__getitem__ is kind.__getitem__ for kind in kinds
+    )
+
+
 def _columns(source: Any) -> Mapping[str, Tensor] | None:
     """Return the tensors of a source whose examples are their rows; None for any other source."""
-    if isinstance(source, TensorDataset):
+    if _is_read_as(source, (TensorDataset,)):
         return {str(number): tensor for number, tensor in enumerate(source.tensors)}
     return source if isinstance(source, Mapping) else None
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 # Attributes of a schedule that change as it advances.
 MOVING = ("_get_lr_called_within_step", "_is_initial", "_last_lr", "_step_count", "last_epoch")
 OWN = "own"  # task and kind of data in the record of an own loop
+# Last words of the names of metrics whose lower values are better.
+LOWER_IS_BETTER = (
+    "mse", "rmse", "mae", "mape", "brier", "nll", "perplexity", "ppl", "wer", "cer", "fid",
+)  # fmt: skip
 ONLY = "the only"  # name of the optimizer of a loop that has one
 
 
@@ -45,11 +49,12 @@ class OwnSettings:
     epochs: int = 3  # Passes over the examples.
     max_train_steps: int | None = None  # Optimizer steps; None for `epochs`.
     seed: int = 42  # Seed of the order of the examples, and of what they draw.
-    max_grad_norm: float | None = 1.0  # L2 norm to clip the gradient to; None for no clipping.
+    max_grad_norm: float | None = 1.0  # L2 norm to clip the gradient to; None or 0 does not clip.
     ema_decay: float | None = None  # Decay of the average of the weights; None for no average.
     # Metric of a validation that selects the best weights; None for the first one given.
     metric_for_best_model: str | None = None
-    # Whether higher values of it are better; None if its name does not end with loss or error.
+    # Whether higher values of it are better; None unless its name ends with loss or error, or its
+    # last word is in `LOWER_IS_BETTER`.
     greater_is_better: bool | None = None
     # Validations without improvement after which to stop; None never stops early.
     early_stopping_patience: int | None = None
@@ -86,6 +91,13 @@ class OwnSettings:
             )
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise InputError(f"ema_decay: received {self.ema_decay}. It is between 0 and 1.")
+        if self.max_grad_norm is not None and not self.max_grad_norm >= 0:
+            raise InputError(f"max_grad_norm: received {self.max_grad_norm}. It is at least 0.")
+        if named := {each.name for each in fields(self)} & {*self.hyperparameters}:
+            raise InputError(
+                f"hyperparameters: {', '.join(sorted(named))} is a setting of ampft.Training. Pass "
+                "it as one, so that the record states what was used."
+            )
         if self.on_nonfinite not in ("stop", "skip"):
             raise InputError(f"on_nonfinite: received {self.on_nonfinite!r}. Pass stop or skip.")
 
@@ -182,9 +194,13 @@ def make_schedules(
     """Return the schedule of each optimizer, which each applied step advances.
 
     Raises:
-        InputError: A schedule belongs to another optimizer, or follows a metric.
+        InputError: A schedule belongs to another optimizer, or to none, or follows a metric.
     """
     sources = schedule if isinstance(schedule, Mapping) else dict.fromkeys(optimizers, schedule)
+    if unknown := sorted(sources.keys() - optimizers.keys()):
+        raise InputError(
+            f"schedule: {', '.join(unknown)} names no optimizer. They are {', '.join(optimizers)}."
+        )
     made: dict[str, LRScheduler] = {}
     for name, optimizer in optimizers.items():
         source = sources.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,6 +17,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from ampft.arguments.flags import parse_duration
 from ampft.arguments.parsing import with_keyword_names
@@ -42,6 +44,7 @@ from ampft.models.weights import cast_in_place, weights_size
 from ampft.own.examples import own_examples
 from ampft.own.gradient import OwnLoss, check_is_sum, only_trained, own_gradient, share_state
 from ampft.own.parts import (
+    LOWER_IS_BETTER,
     ONLY,
     OwnParts,
     OwnSettings,
@@ -119,8 +122,9 @@ class Training:
                 makes it; by name for several optimizers. Applied steps advance it.
             collate: Function that makes a batch of a list of examples; None for the loader's or
                 torch's.
-            weights: Weights of the examples in the loss; None for 1. A loss whose weights are known
-                only when it is computed returns them with its sum.
+            weights: Weights of the examples, by which the loss multiplies, and by whose sum a step
+                is divided; None for 1. A loss whose weights are known only when it is computed
+                returns them with its sum.
             settings: Fields of `OwnSettings`; `output_dir` is required.
 
         Raises:
@@ -129,6 +133,13 @@ class Training:
         """
         self._started, baseline = time.perf_counter(), resident_peak()
         args = OwnSettings.of(settings)
+        size = getattr(examples, "batch_size", None) if isinstance(examples, DataLoader) else None
+        if "batch_size" not in settings and size not in (None, args.batch_size):
+            raise InputError(
+                f"batch_size: the DataLoader has batches of {size}, and steps are of "
+                f"{args.batch_size} examples by default. Pass batch_size={size}, or what one step "
+                "has over all micro-batches and processes."
+            )
         forget_accelerator()
         self.precision = resolved(precision)  # The precision, resolved for the device.
         check_output_folder(args.output_dir, overwrite=True)
@@ -252,8 +263,14 @@ class Training:
         for step_batch in self._loop.step_batches(epoch):
             if self._parts.accelerator.num_processes > 1:
                 share_state(self._parts.model, buffers_only=True)
+            steps = self._loop.steps
             yield step_batch
             self._complete_step()
+            if self._loop.steps == steps:
+                raise InputError(
+                    f"the loop went on from step {steps + 1} without training.step, which every "
+                    "step needs. For a batch that should not count, return a loss of 0 for it."
+                )
             if self._request is not None:
                 raise self._request
 
@@ -284,6 +301,8 @@ class Training:
         trained = [
             p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
+        for parameter in trained:
+            parameter.grad = None  # of passes outside of the training
         with only_trained(parts.model, trained) if len(names) > 1 else ExitStack():
             self._check_loss(name, loss, batch)
             with loop.measured():
@@ -299,7 +318,7 @@ class Training:
                     optimizer,
                     schedule,
                     losses=losses,
-                    max_grad_norm=parts.args.max_grad_norm,
+                    max_grad_norm=parts.args.max_grad_norm or None,
                     skip_nonfinite=loop.may_skip_nonfinite,
                     votes=loop.votes,
                 )
@@ -375,8 +394,10 @@ class Training:
         if name not in shared[0]:
             raise InputError(f"validated: the metric {name!r} is missing. Pass {name}=...")
         validations = required_feature(state.features, Validations)
-        lower = name.endswith(("loss", "error"))
-        higher = not lower if args.greater_is_better is None else args.greater_is_better
+        higher = args.greater_is_better
+        if higher is None:
+            last = re.split(r"[\W_]", name.casefold())[-1]
+            higher = not (last.endswith(("loss", "error")) or last in LOWER_IS_BETTER)
         validations.best.metric = _Selected(name, higher)
         finite = {n: v if math.isfinite(v) else None for n, v in shared[0].items()}
         validations.add(self._loop.steps, finite)

@@ -11,7 +11,17 @@ import datasets
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import ampft
 from ampft.errors import AlreadyFinished, InputError, Preempted, TrainingStopped
@@ -94,7 +104,163 @@ def test_examples_without_an_index_are_refused_with_the_reason(source):
         own_examples(source)
 
 
+ROWS = TensorDataset(torch.arange(20.0), torch.arange(20))
+
+
+class Grouped(Sampler):
+    """All rows in an order of its own, or all rows but one."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        return iter([4, 2, *range(5, self.count), 0, 1, 3])
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        SubsetRandomSampler(range(12)),
+        WeightedRandomSampler([0.0] * 10 + [1.0] * 10, 20),
+        SequentialSampler(range(12)),
+        RandomSampler(ROWS, num_samples=12),
+        RandomSampler(ROWS, replacement=True),
+        Grouped(19),
+    ],
+)
+def test_a_loader_that_leaves_out_examples_is_refused(sampler):
+    with pytest.raises(InputError, match=f"{type(sampler).__name__} of the DataLoader leaves out"):
+        own_examples(DataLoader(ROWS, sampler=sampler))
+    part = own_examples(DataLoader(Subset(ROWS, range(12)), shuffle=True, drop_last=True))
+    assert len(part.weights) == 12
+
+
+def test_a_loader_may_have_an_order_of_its_own():
+    state = torch.get_rng_state()
+    batches = [[4, 2, 0], [1, 3], [*range(5, 20)]]
+    for loader in (
+        DataLoader(ROWS, sampler=Grouped(20)),
+        DataLoader(ROWS, batch_sampler=batches),
+        DataLoader(ROWS, batch_size=None),
+    ):
+        assert len(own_examples(loader).weights) == 20
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(InputError, match="list of the DataLoader leaves out"):
+        own_examples(DataLoader(ROWS, batch_sampler=batches[:2]))
+
+
+def test_the_batches_of_a_loader_are_not_replaced_by_the_default(tmp_path):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(20, 4)), batch_size=5)
+    with pytest.raises(InputError, match="the DataLoader has batches of 5, and steps are of 32"):
+        ampft.Training(model, optimizer, loader, output_dir=tmp_path / "run")
+    for size in (5, 10):
+        ampft.Training(model, optimizer, loader, output_dir=tmp_path / "run", batch_size=size)
+
+
+class Doubled(TensorDataset):
+    """Rows that are changed when they are read."""
+
+    def __getitem__(self, index):
+        value, label = super().__getitem__(index)
+        return 2 * value + torch.rand(()), label
+
+
+def test_examples_are_read_as_their_own_class_reads_them():
+    examples = own_examples(Doubled(*ROWS.tensors)).for_step(0, 0)
+    ids = torch.arange(20).numpy()
+    values, labels = examples.collate(ids)
+    assert torch.equal(labels, ROWS.tensors[1])
+    assert torch.equal((values - 2 * ROWS.tensors[0]).floor(), torch.zeros(20))
+    assert torch.equal(examples.collate(ids)[0], values)  # the same draws
+
+
+def test_what_examples_have_themselves_is_not_overruled_in_silence():
+    examples = ampft.TensorExamples({"x": torch.randn(4, 2)})
+    assert own_examples(examples) is examples
+    for given in ({"weights": [1, 2, 3, 4]}, {"collate": list}):
+        with pytest.raises(InputError, match="Leave out weights and collate"):
+            own_examples(examples, **given)
+
+
+def test_a_gradient_from_before_the_training_is_not_added(tmp_path):
+    def norms(folder, *, passes_before):
+        model, training = made(folder)
+        if passes_before:
+            model(torch.ones(3, 4)).sum().backward()
+        found = []
+        with training:
+            for step_batch in training:
+                found.append(training.step(summed(model)).grad_norm)
+                if passes_before and step_batch.step == 0:
+                    model(torch.ones(3, 4)).sum().backward()
+        return found
+
+    assert norms(tmp_path / "a", passes_before=True) == norms(tmp_path / "b", passes_before=False)
+
+
+def test_a_step_batch_without_a_step_is_an_error(tmp_path):
+    model, training = made(tmp_path / "run", epochs=2)
+
+    def loop():
+        with training:
+            for step_batch in training:
+                if step_batch.step != 1:
+                    training.step(summed(model))
+
+    with pytest.raises(InputError, match=r"went on from step 2 without training\.step"):
+        loop()
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("mse", 1), ("val_rmse", 1), ("loss/nll", 1), ("log_loss", 1), ("MAE", 1), ("recall", 2)],
+)
+def test_the_best_value_of_a_metric_is_the_one_that_is_better(tmp_path, name, kept):
+    model, training = made(tmp_path / "run", epochs=3)
+    scores, weights = iter([1.0, 0.5, 1.5]), []
+    with training:
+        for _ in training:
+            training.step(summed(model))
+            if training.validation_is_due:
+                training.validated(**{name: next(scores)})
+                weights.append(model.weight.detach().clone())
+    assert torch.equal(model.weight, weights[kept])
+
+
+def test_a_norm_of_0_does_not_clip(tmp_path):
+    weights = []
+    for number, limit in enumerate((0, None, 1e9)):
+        model, training = made(tmp_path / str(number), max_grad_norm=limit)
+        trained(training, summed(model))
+        weights.append(model.weight.detach())
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[0], weights[2])
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(InputError, match="max_grad_norm: received"):
+            made(tmp_path / "wrong", max_grad_norm=wrong)
+
+
+def test_a_schedule_of_no_optimizer_is_refused(tmp_path):
+    models = {"g": nn.Linear(4, 2), "d": nn.Linear(4, 2)}
+    optimizers = {
+        name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()
+    }
+
+    def constant(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
+
+    rows = torch.randn(20, 4)
+    with pytest.raises(InputError, match="schedule: gen names no optimizer"):
+        ampft.Training(models, optimizers, (rows,), output_dir=tmp_path, schedule={"gen": constant})
+    ampft.Training(models, optimizers, (rows,), output_dir=tmp_path, schedule={"g": constant})
+    assert optimizers["g"].param_groups[0]["lr"] == 0.05
+
+
 def test_settings_and_parameters_are_checked(tmp_path):
+    with pytest.raises(InputError, match="hyperparameters: batch_size, seed is a setting"):
+        made(tmp_path, hyperparameters={"batch_size": 64, "seed": 1, "layers": 2})
     with pytest.raises(
         InputError, match=r"batchsize is not a setting .* Did you mean 'batch_size'"
     ):
