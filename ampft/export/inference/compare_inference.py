@@ -65,7 +65,7 @@ from ampft.precision.modes import BASELINE, is_fp32
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_model_files
-from ampft.runs.predictions import RESERVED_COLUMNS
+from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.predictor import saved_problem
 from ampft.runs.record import RunRecord, TopologyPart
 from ampft.runs.run_text import problem_of, task_row
@@ -349,13 +349,14 @@ def compare_inference(
     for run in runs:
         _, cases = read_run_predictions(run.folder / PREDICTIONS_NAME, cases, name)
     assert cases is not None
+    weights = getattr(read_predictions(runs[0].folder / PREDICTIONS_NAME), "weights", None)
     columns = _texts(runs[0])
     timed: dict[str, ModelInPrecision] = {}
     for run in runs:
         saved = SavedModel.load(run.folder, run.record)
         for arm in arms:
             predictor = saved.predictor(arm.mode, device)
-            _predict(arm, predictor, saved, columns, cases, name)
+            _predict(arm, predictor, saved, columns, cases, name, weights)
             if run is runs[0]:
                 arm.size = size_on_disk(predictor.model)
                 timed[arm.name] = predictor
@@ -453,8 +454,13 @@ def _predict(
     columns: Sequence[Sequence[str]],
     cases: Cases,
     metric: str,
+    weights: npt.NDArray[np.float64] | None,
 ) -> None:
-    """Predict all examples, longest first, and keep what the comparison needs."""
+    """Predict all examples, longest first, and keep what the comparison needs.
+
+    Args:
+        weights: Weights of the examples in the metrics, as in the runs; None for 1.
+    """
     lengths = np.array([sum(map(len, row)) for row in zip(*columns, strict=True)])
     order = np.argsort(-lengths, kind="stable")
     parts: list[dict[str, npt.NDArray[Any]]] = []
@@ -473,6 +479,8 @@ def _predict(
     back = np.argsort(order)
     rows = {name: np.concatenate([part[name] for part in parts])[back] for name in parts[0]}
     outcome = predictor.problem.outcome(cases.split, cases.truth, rows)
+    if weights is not None:
+        outcome = replace(outcome, weights=weights)
     arm.predictions.append(predictions_from_outcome(outcome, metric, cases.groups))
 
 

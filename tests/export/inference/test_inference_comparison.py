@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from running import BIN, CLASSIFY, call_here, succeeded, text_settings
+from running import BIN, CLASSIFY, call_here, rows, succeeded, text_settings
 from torch import nn
 
+import ampft
 from ampft.comparison.analysis.loading import find_runs
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.html import html_text
@@ -79,6 +80,22 @@ def test_one_model_gets_verdicts_over_test_cases_only(of_one):
     assert "1 model)" in printed
     assert "1 seed" not in printed
     assert "Precision of inference" in html_text(comparison)
+
+
+def test_rows_with_weights_count_as_in_their_run(tiny_model, tmp_path):
+    examples = [
+        {"text": text, "label": label, "weight": float(number % 4)}
+        for number, (text, label) in enumerate(rows(90, 0))
+    ]
+    run = ampft.finetune(
+        examples[:60], validation=examples[60:], test=examples[60:], output_dir=tmp_path / "run",
+        model_name_or_path=str(tiny_model), weight_column="weight", weighted_metrics=True,
+        max_train_steps=3, cpu_threads=1, use_cpu=True,
+    )  # fmt: skip
+    baseline = compare_inference([run.folder], ("fp32", "bf16")).arms[0]
+    recorded = {name: run.record.metrics[name] for name in baseline.metrics}
+    found = {name: value.mean for name, value in baseline.metrics.items()}
+    assert found == pytest.approx(recorded, abs=1e-5)
 
 
 def test_int8_products_are_really_int8(of_one, saved, monkeypatch):
