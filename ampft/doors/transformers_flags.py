@@ -304,6 +304,10 @@ def settings_of(training_arguments: Any) -> dict[str, Any]:
         value = getattr(training_arguments, name)
         if value is not None and (value != getattr(plain, name) or name in kept):
             found[name] = value.value if isinstance(value, Enum) else value
+    if found.get("greater_is_better") == (
+        not str(found.get("metric_for_best_model")).endswith("loss")
+    ):
+        del found["greater_is_better"]  # as its constructor fills it in
     return found
 
 

@@ -297,7 +297,7 @@ def _task_name(value: str, given: Given) -> list[str]:
     if name in GLUE:
         numbers = ["--task", "regression"] if name == STSB else []
         if numbers and "train_file" in given:
-            return numbers  # run_glue takes the kind of the task, and reads the files
+            return numbers  # the user's files, where run_glue reads GLUE's; that is printed
         if "dataset_name" in given or "train_file" in given:
             source = "dataset_name" if "dataset_name" in given else "train_file"
             raise RefusedError(f"--{source} names other data. Remove one of them.")
@@ -418,8 +418,13 @@ def _train_folder(value: str, given: Given) -> list[str]:
 
 
 def _greater_is_better(value: str, given: Given) -> list[str]:
+    from ampft.tasks.table import problem_types
+
     metric, is_greater = given.get("metric_for_best_model", ""), is_true(value)
-    if metric and is_greater == metric.endswith(("loss", "error", "score_brier", "brier")):
+    tables = [problem.metrics.values() for problem in problem_types().values()]
+    known = {each.name: each.higher_is_better for each in chain.from_iterable(tables)}
+    name = metric.removeprefix("eval_")
+    if known.get(_OTHER_METRICS.get(name, name), is_greater) != is_greater:
         raise RefusedError(f"{metric} has the other direction. Remove the flag.")
     return []
 

@@ -210,6 +210,8 @@ def test_two_languages_are_two_configurations():
         ("--warmup_steps 0", "--warmup_ratio 0"),
         ("--metric_for_best_model eval_loss --greater_is_better False",
          "--metric_for_best_model log_loss"),
+        ("--metric_for_best_model eval_rmse --greater_is_better False",
+         "--metric_for_best_model mse"),
         ("--max_steps 50", "--max_train_steps 50"),
         ("--max_steps -1", ""),
         ("--eval_strategy epoch", ""),
@@ -302,6 +304,7 @@ def test_values(typed, expected):
         ("--report_to none --report_to tensorboard", "only one can hold"),
         ("--fp16 True --mixed_precision no", "--mixed_precision no is set too"),
         ("--metric_for_best_model accuracy --greater_is_better False", "the other direction"),
+        ("--metric_for_best_model mse --greater_is_better True", "mse has the other direction"),
         ("--warmup_steps 4 --warmup_ratio 0.5", "--warmup_ratio is set too"),
         ("--num_train_epochs 2.5", "epochs are whole here"),
         ("--warmup_steps many", "it must be a number"),
@@ -546,6 +549,18 @@ def test_training_arguments_in_python():
     }  # fmt: skip
     with pytest.raises(InputError, match="must be a TrainingArguments"):
         settings_of({"bf16": True})
+
+
+def test_a_direction_that_training_arguments_fill_in_is_not_the_users():
+    from transformers import TrainingArguments
+
+    given = TrainingArguments(output_dir="o", metric_for_best_model="mse", use_cpu=True)
+    assert given.greater_is_better
+    assert "greater_is_better" not in settings_of(given)
+    given = TrainingArguments(
+        output_dir="o", metric_for_best_model="mse", greater_is_better=False, use_cpu=True
+    )
+    assert settings_of(given)["greater_is_better"] is False
 
 
 @pytest.mark.slow
