@@ -28,6 +28,7 @@ from ampft.data.step_batches import Examples, FloatArray, IntArray
 from ampft.errors import InputError
 
 SAMPLED = 64  # examples whose contents are in a fingerprint, of a source that is read one by one
+READ = "__getitem__"  # method that reads an example
 _FIRST_STEP = (0, 0)  # epoch and step with which a fingerprint reads them
 
 
@@ -172,39 +173,41 @@ def own_examples(
     return OwnExamples(source, collate or default_collate, values, seed)
 
 
-def _check_takes_all(loader: DataLoader[Any]) -> None:
+def _check_takes_all(loader: Any) -> None:
     """Check that a loader reads each example once in each pass, because its order is not used.
 
     Raises:
         InputError: It leaves out or repeats some.
     """
-    batches: Any = loader.batch_sampler
+    batches, count = loader.batch_sampler, len(loader.dataset)
     if hasattr(batches, "num_processes"):  # the share of a process, of a loader of Accelerate
         batches = batches.batch_sampler
-    sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
-    if type(batches) in (BatchSampler, type(None)) and (
-        isinstance(sampler, SequentialSampler | DistributedSampler)
-        or (isinstance(sampler, RandomSampler) and not sampler.replacement)
-    ):
-        is_whole = isinstance(sampler, DistributedSampler) or len(sampler) == len(loader.dataset)
+    if type(batches) in (BatchSampler, type(None)):  # drop_last leaves out others in each pass
+        chooses = loader.sampler if batches is None else batches.sampler
+        is_share = type(chooses) is DistributedSampler
+        is_order = type(chooses) is SequentialSampler or (
+            type(chooses) is RandomSampler and not chooses.replacement
+        )
+        if is_share or (is_order and len(chooses) == count):
+            return
+        batches = ([index] for index in chooses)
     else:
-        with _own_generators():
-            parts = iter(batches if batches is not None else ([i] for i in loader.sampler))
-            ids = [int(index) for part in parts for index in part]
-        is_whole = sorted(ids) == list(range(len(loader.dataset)))
-    if not is_whole:
-        name = type(sampler if type(batches) in (BatchSampler, type(None)) else batches).__name__
+        chooses = batches
+    with _own_generators():
+        ids = [int(index) for batch in batches for index in batch]
+    if sorted(ids) != list(range(count)):
         raise InputError(
-            f"examples: {name} of the DataLoader leaves out or repeats examples, and the training "
-            "reads each one once in each epoch. Pass the examples that it reads, such as "
-            "torch.utils.data.Subset(data, indices); weights of examples as weights=..."
+            f"examples: {type(chooses).__name__} of the DataLoader leaves out or repeats examples, "
+            "and the training reads each one once in each epoch. Pass the examples that it reads, "
+            "such as torch.utils.data.Subset(data, indices); weights of examples as weights=..."
         )
 
 
-def _is_read_as(source: Any, kinds: tuple[type, ...]) -> bool:
+def _is_read_as(source: Any, kinds: tuple[Any, ...]) -> bool:
     """Return whether a source is of one of these kinds, and reads its examples as they do."""
     return any(
-        isinstance(source, kind) and type(source).__getitem__ is kind.__getitem__ for kind in kinds
+        isinstance(source, kind) and getattr(type(source), READ) is getattr(kind, READ)
+        for kind in kinds
     )
 
 
