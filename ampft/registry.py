@@ -73,6 +73,7 @@ ROOMS = {
     "tagged words": "words.reading",
     "texts": "checks.garbled_texts",
     "unused precision": "checks.unused_precision",
+    "value ranges": "checks.value_ranges",
 }
 
 

@@ -32,10 +32,10 @@ from ampft.engine.trained_parameters import check_optimizer_updates_parameters
 from ampft.errors import InputError, Preempted, TrainingStopped
 from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, required_feature
+from ampft.features.nonfinite_steps import NonfiniteStepMonitor
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock
 from ampft.features.trackers import TrackerReporting, installed_trackers
 from ampft.features.validations import Validations
-from ampft.features.value_ranges import NonfiniteStepMonitor
 from ampft.features.weights import AveragedWeights, BestModel
 from ampft.files import check_disk_space
 from ampft.machine import resident_peak

@@ -37,9 +37,9 @@ from ampft.engine.out_of_memory import explain_out_of_memory
 from ampft.engine.step import StepOutcome, StepStopped, replace_update_call, shared_autocast_cache
 from ampft.errors import InputError, PrecisionContradicted, Preempted, TrainingStopped
 from ampft.features.feature import StepRecord, required_feature
+from ampft.features.nonfinite_steps import NonfiniteStepMonitor
 from ampft.features.resources import TrainingClock
 from ampft.features.validations import Validations
-from ampft.features.value_ranges import NonfiniteStepMonitor
 from ampft.files import check_disk_space, is_disk_error, link, write_file
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import precision_contradiction

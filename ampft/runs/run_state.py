@@ -19,10 +19,10 @@ from ampft.features.contention import ContentionMonitor
 from ampft.features.decisions import FittedDecisions, validation_halves
 from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, Write
+from ampft.features.nonfinite_steps import NonfiniteStepMonitor
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock, UtilisationMeasurement
 from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import ERROR, LOSS, Validations
-from ampft.features.value_ranges import NonfiniteStepMonitor, ValueRangeMonitor
 from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel, Selector
 from ampft.flag import split_names
 from ampft.metrics.ranking import RANKING, selecting_metric
@@ -84,7 +84,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         ),
         None
         if args.watch is None
-        else ValueRangeMonitor(
+        else room("value ranges").ValueRangeMonitor(
             args.watch, accelerator, prepared.loaded.model, prepared.precision, write
         ),
         average,

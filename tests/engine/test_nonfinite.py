@@ -15,7 +15,7 @@ import ampft.engine.step as step_module
 from ampft.engine.saved_step import StepRandomState, read_step, replay_step, save_step
 from ampft.engine.step import StepOutcome, accumulate_gradient, shared_autocast_cache
 from ampft.errors import InputError, TrainingStopped
-from ampft.features.value_ranges import (
+from ampft.features.nonfinite_steps import (
     FALLING_SCALE,
     MAX_FALLS,
     MAX_SKIPPED,

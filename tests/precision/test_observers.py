@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ampft.checks.value_ranges import _Ranges
 from ampft.export.int8 import Int8ProductCounter
 from ampft.fast.graphs import CaptureCheck
-from ampft.features.value_ranges import _Ranges
 from ampft.lab.doctor.ranges import RangeRecorder
 from ampft.lab.doctor.watch import OperationWatch
 from ampft.precision.accelerator import numerics

@@ -15,6 +15,7 @@ from tiny_text import LABELS, save_tiny_bert, tiny_task, tiny_texts
 from tiny_words import tiny_word_task
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ampft.checks.value_ranges import _Ranges
 from ampft.data.dataset import ClassificationData
 from ampft.data.step_batches import StepBatches
 from ampft.engine import step
@@ -25,7 +26,6 @@ from ampft.engine.optimizer import (
     make_schedule,
 )
 from ampft.fast.packing import install
-from ampft.features.value_ranges import _Ranges
 from ampft.features.weights import AveragedWeights
 from ampft.models import by_length
 from ampft.precision.accelerator import make_accelerator

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import ampft
+from ampft.checks.value_ranges import ValueRangeMonitor
 from ampft.engine.step import StepOutcome
-from ampft.features.value_ranges import ValueRangeMonitor
 from ampft.precision.resolve import resolve
 
 OUTCOME = StepOutcome(1.0, 1.0, None, False, 0.1)

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampft
+from ampft.checks.value_ranges import ValueRangeMonitor
 from ampft.engine.step import StepOutcome
 from ampft.features.feature import SavedFeature
-from ampft.features.value_ranges import ValueRangeMonitor
 from ampft.precision.accelerator import forget_accelerator
 from ampft.precision.float32_modules import keep_in_fp32
 from ampft.precision.resolve import resolve
