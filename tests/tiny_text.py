@@ -9,7 +9,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizer
 
 from ampft.data.dataset import ClassificationData
 from ampft.data.row_labels import WEIGHT_COLUMN
@@ -48,6 +48,15 @@ def save_tiny_bert(folder: Path, *, weight: float | None = None) -> Path:
     if weight is not None:
         torch.nn.init.constant_(model.bert.encoder.layer[0].intermediate.dense.bias, weight)
     model.save_pretrained(folder)
+    return folder
+
+
+def save_sentence_encoder(tiny_bert: Path, folder: Path) -> Path:
+    """Save the encoder of a tiny BERT as sentence-transformers does, with how it pools."""
+    BertModel.from_pretrained(tiny_bert).save_pretrained(folder)
+    BertTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     return folder
 
 

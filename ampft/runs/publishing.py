@@ -284,6 +284,8 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
         best = (
             f" The saved weights are those of {best_moment(record)}, {prose(record.best.reason)}."
         )
+    if (scale := record.head_scale) is not None:
+        best += f" The last layer was then changed to scale {scale.text}."
     if (decay := record.arguments.get("ema_decay")) is not None:
         best += f" They are averaged over the steps (decay {decay:g})."
         best += " `raw_weights.safetensors` holds those that were averaged." * has_record

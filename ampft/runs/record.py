@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ampft.errors import InputError
 from ampft.evaluation.simple_methods import SimpleMethodResult
 from ampft.features.decision_figures import FittedPart
+from ampft.features.head_scale import HeadScale
 from ampft.features.resources import PeakMemory
 from ampft.features.validations import BestPart as BestPart
 from ampft.features.validations import ValidationPart as ValidationPart
@@ -197,6 +198,7 @@ class RunRecord:
     warnings: Mapping[str, str] = field(default_factory=dict)
     # What was fitted on validation, and what it changes on the final split; `None` without.
     decisions: FittedPart | None = None
+    head_scale: HeadScale | None = None  # Factor of the head after training; `None` for 1.
     # What plain clients answered from the saved folder; `None` if they were not asked.
     served_back: ServedPart | None = None
     # Reason why the run stopped early; a finished run has one if time or patience ended it.

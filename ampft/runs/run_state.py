@@ -19,6 +19,7 @@ from ampft.features.contention import ContentionMonitor
 from ampft.features.decisions import FittedDecisions, validation_halves
 from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, Write
+from ampft.features.head_scale import ScaledHead
 from ampft.features.nonfinite_steps import NonfiniteStepMonitor
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock, UtilisationMeasurement
 from ampft.features.trackers import TrackerReporting
@@ -102,6 +103,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             epochs_between=prepared.validated_epochs,
             groups=_validation_groups(prepared) if by_loss else None,
         ),
+        scaled_head(prepared, write),
         AdapterMerging(prepared.plain_model, prepared.loaded) if args.merges_lora else None,
         UtilisationMeasurement(
             accelerator,
@@ -123,6 +125,20 @@ def averaged_weights(prepared: Prepared) -> AveragedWeights | None:
     """Return the average of the weights before the first step; None without `--ema_decay`."""
     decay = prepared.args.ema_decay
     return None if decay is None else AveragedWeights(prepared.loaded.model, decay)
+
+
+def scaled_head(prepared: Prepared, write: Write) -> ScaledHead | None:
+    """Return what scales the head; None if the user chose the head or decisions, or it is sharded.
+
+    A head that did not begin at a probe, and a run without validation rows, are not scaled either.
+    """
+    args, loaded, accelerator = prepared.args, prepared.loaded, prepared.accelerator
+    is_default = args.head_init is None and loaded.begins_at_probe and loaded.probe is not None
+    is_free = not (args.fitted_flags or is_sharded(accelerator))
+    if not (is_default and is_free and prepared.selects_best):
+        return None
+    batch = args.per_device_eval_batch_size
+    return ScaledHead(accelerator, prepared.model, loaded.model, prepared.task, batch, write)
 
 
 def _validation_groups(prepared: Prepared) -> Groups | None:

@@ -120,6 +120,8 @@ def heading(record: RunRecord) -> str:
         lines["weights"] = (
             f"{best_moment(record)}, {inert(best.reason)}: {best.metric} {best.value:.4f}"
         )
+    if record.head_scale is not None:
+        lines["scaled"] = record.head_scale.text
     if record.resumes:
         lines["resumed"] = describe_resumes(record.resumes)
     return "\n".join(f"{name:<10} {text}" for name, text in lines.items())
