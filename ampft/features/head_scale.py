@@ -6,7 +6,7 @@ two changes no bit of the logits but their exponents, so that the answers stay t
 precision, and the plain classes of transformers serve the better probabilities.
 
 The factor has the lowest log loss on the validation rows, with a penalty as of a normal prior on
-its logarithm, so that a few rows that are all right do not ask for certainty. Measured in
+its logarithm, so that rows that are nearly all right do not ask for certainty. Measured in
 `benchmarks/LOG.md`, "The size of the logits after training".
 """
 
@@ -15,26 +15,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from accelerate import Accelerator
-from torch import nn
 
-from ampft.data.splits import dependent_groups
 from ampft.decision import softmax
-from ampft.evaluation.evaluate import evaluate
 from ampft.features.feature import Feature, Write
 from ampft.metrics.scores import case_log_losses
-from ampft.models.freezing import last_layers
-from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import nn
+
+    from ampft.tasks.task import Task
+
 FACTORS = tuple(2.0**power for power in range(-3, 4))
 SPREAD = 0.5  # standard deviation of the prior on the natural logarithm
+LEAST_ROWS = 20  # independent ones; fewer chose a worse factor about as often as a better one
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -58,13 +58,15 @@ class HeadScale:
 
 
 def best_factor(log_probabilities: FloatArray, labels: Any, weights: FloatArray) -> float:
-    """Return the best of `FACTORS`, the one nearest to 1 of equally good ones.
+    """Return the best of `FACTORS`, the one nearest to 1 of equally good ones; 1 for few rows.
 
     Args:
         log_probabilities: (n, K) logarithms of probabilities, which stand for logits.
         labels: (n,) classes.
         weights: (n,) numbers of independent rows that each row stands for.
     """
+    if weights.sum() < LEAST_ROWS - 0.5:  # a sum of fractions
+        return 1.0
 
     def cost(factor: float) -> tuple[float, float]:
         losses = _losses(log_probabilities, labels, factor)
@@ -99,6 +101,12 @@ class ScaledHead(Feature):
 
     def choose_weights(self) -> bool:
         """Predict the validation split with the chosen weights, and scale the last layer."""
+        import torch
+
+        from ampft.data.splits import dependent_groups
+        from ampft.evaluation.evaluate import evaluate
+        from ampft.models.freezing import last_layers
+
         outcome: Any = evaluate(
             self.accelerator, self.model, self.task, "validation", batch_size=self.batch_size
         )

@@ -40,18 +40,18 @@ def test_the_factor_has_the_lowest_penalised_loss(size, classes):
     assert abs(math.log2(found * size)) <= 1, "the true size is 1"
 
 
-def test_a_few_rows_that_are_all_right_do_not_ask_for_certainty():
-    logits, labels = np.array([[2.0, 0.0], [0.0, 2.0]] * 3), np.array([0, 1] * 3)
-    assert best_factor(logits, labels, np.ones(6)) == 1
-    assert best_factor(logits, labels, np.full(6, 100.0)) == 4
+def test_rows_that_are_all_right_do_not_ask_for_certainty():
+    logits, labels = np.array([[3.0, 0.0], [0.0, 3.0]] * 10), np.array([0, 1] * 10)
+    assert best_factor(logits, labels, np.ones(20)) == 1
+    assert best_factor(logits, labels, np.full(20, 100.0)) == 4
 
 
-def test_rows_that_depend_on_each_other_count_as_one():
-    logits, labels = np.array([[0.4, 0.0], [0.0, 0.4]]), np.array([0, 1])
-    once = best_factor(logits, labels, np.ones(2))
-    repeated = best_factor(np.tile(logits, (9, 1)), np.tile(labels, 9), np.full(18, 1 / 9))
-    assert once == repeated == 1
-    assert best_factor(np.tile(logits, (9, 1)), np.tile(labels, 9), np.ones(18)) > 1
+def test_few_rows_and_rows_that_depend_on_each_other_choose_nothing():
+    logits, labels = np.array([[0.4, 0.0], [0.0, 0.4]] * 30), np.array([0, 1] * 30)
+    assert best_factor(logits, labels, np.ones(60)) > 1
+    assert best_factor(logits, labels, np.full(60, 20 / 60)) > 1
+    assert best_factor(logits, labels, np.full(60, 19 / 60)) == 1
+    assert best_factor(logits[:19], labels[:19], np.ones(19)) == 1
 
 
 @pytest.fixture(scope="module")
