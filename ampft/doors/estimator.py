@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from ampft.data.sources.source_table import MISSING
 from ampft.doors.finetune import finetune
 from ampft.flag import split_names
 from ampft.ownership import TemporaryFolder
@@ -89,7 +90,11 @@ class TextEstimator(BaseEstimator):
         if reserved := {"text", "label", "weight"} & {*names}:
             raise ValueError(f"feature_columns: rename the column {reserved.pop()!r}.")
         texts = texts_of(X[[name for name in X.columns if name not in names]])
-        return {"text": texts, **{name: list(X[name]) for name in names}}
+        cells = {
+            name: [None if type(each).__name__ in MISSING else each for each in X[name]]
+            for name in names
+        }
+        return {"text": texts, **cells}
 
     def _predict(self, X: Any, **options: Any) -> Any:
         """Return the table of predictions; None without texts."""
@@ -104,7 +109,10 @@ class TextEstimator(BaseEstimator):
         Labels are a list, or lists by the names of their columns.
         """
         own_columns = labels if isinstance(labels, dict) else {"label": labels}
-        rows = {**self._columns(X), **own_columns}
+        columns = self._columns(X)
+        if clash := columns.keys() & own_columns.keys():
+            raise ValueError(f"feature_columns: rename the column {clash.pop()!r}.")
+        rows = {**columns, **own_columns}
         texts = rows["text"]
         if sample_weight is not None:
             weights = np.asarray(sample_weight, dtype=np.float64)

@@ -76,14 +76,9 @@ def with_probed_head(
         model.to(device)
     model.eval()
     try:
-        features, labels, weights = _training_features(task, model, layer)
-        weight, bias, strength = fit_regression(
-            features, labels, len(task.label_names), weights=weights
-        )
-        with torch.no_grad():
-            layer.weight.copy_(share(size * weight))
-            if layer.bias is not None:
-                layer.bias.copy_(share(size * bias))
+        rows = _training_rows(task, model, layer)
+        weight, bias, strength = fit_regression(rows, len(task.label_names))
+        set_head(task, model, (share(size * weight), share(size * bias)), name)
         _check(task, model, layer)
     finally:
         if before != device:
@@ -92,7 +87,7 @@ def with_probed_head(
     kind = "ridge" if task.row.number_labels else "logistic"
     scaled = f", with {size:g} times its logits" * (size != 1)
     note = (
-        f"the head begins as {kind} regression on {counted(len(features), 'feature vector')} of "
+        f"the head begins as {kind} regression on {counted(len(rows.labels), 'feature vector')} of "
         f"the training split (inverse regularisation {strength:g}, chosen by folds){scaled}"
     )
     return replace(loaded, notes=(*loaded.notes, note), probe=(weight, bias))
@@ -140,10 +135,8 @@ def _batches(
             yield task.logits(model, inputs), inputs
 
 
-def _training_features(
-    task: Task, model: nn.Module, layer: nn.Linear
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the (u, H) features, the labels and the weights of examples, or words, of training."""
+def _training_rows(task: Task, model: nn.Module, layer: nn.Linear) -> Rows:
+    """Return the rows of a layer's regression: the examples, or words, of training."""
     examples = task.examples("train")
     order = np.random.default_rng(0).permutation(len(examples.lengths))
     features: list[Tensor] = []
@@ -160,32 +153,51 @@ def _training_features(
                 weights.append(inputs[LABEL_WEIGHTS].double()[counts])
             if sum(map(len, labels)) >= MAX_UNITS:
                 break
-    return torch.cat(features), torch.cat(labels), torch.cat(weights) if weights else None
+    given = torch.cat(weights) if weights else None
+    return Rows(torch.cat(features), torch.cat(labels), given, layer.bias is not None)
 
 
-def fit_regression(
-    features: Tensor, labels: Tensor, classes: int, *, weights: Tensor | None = None
-) -> tuple[Tensor, Tensor, float]:
+class Rows(NamedTuple):
+    """What a regression is fitted on."""
+
+    features: Tensor  # (n, H) float64.
+    # (n,) classes, or (n, K) whether a row has a label; or (n,) float64 numbers, which ridge
+    # regression fits.
+    labels: Tensor
+    weights: Tensor | None = None  # (n,) float64, as scikit-learn's `sample_weight`; None for 1.
+    has_bias: bool = True  # Whether the regression has biases; heads of decoders have none.
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether labels are numbers."""
+        return self.labels.ndim == 1 and self.labels.is_floating_point()
+
+    def of(self, chosen: Any) -> Rows:
+        """Return some of the rows."""
+        weights = None if self.weights is None else self.weights[chosen]
+        return Rows(self.features[chosen], self.labels[chosen], weights, self.has_bias)
+
+
+def fit_regression(rows: Rows, classes: int) -> tuple[Tensor, Tensor, float]:
     """Fit logistic regression, regularised as strongly as folds of the rows ask for.
 
-    The bias is not regularised, as in scikit-learn, whose loss this is.
+    The bias is not regularised, as in scikit-learn, whose loss this is. Numbers are standardized.
 
     Args:
-        features: (n, H) float64.
-        labels: (n,) classes, or (n, K) whether an example has a label; or (n,) numbers, float64,
-            for ridge regression on their standardized values.
+        rows: Features, labels and weights.
         classes: Number of classes, K; 1 for numbers.
-        weights: (n,) weights of the rows, float64, as scikit-learn's `sample_weight`; None for 1.
 
     Returns:
         (K, H) weights, (K,) biases, and the chosen inverse strength.
     """
+    features, labels = rows.features, rows.labels
     scale = float(features.square().sum(1).mean().sqrt().clamp(min=1e-12))
     mean, unit = 0.0, 1.0
-    if labels.is_floating_point() and labels.ndim == 1:
-        mean, unit = float(labels.mean()), float(labels.std(correction=0).clamp(min=1e-12))
+    if rows.are_numbers:
+        mean = float(labels.mean()) * rows.has_bias
+        unit = float((labels - mean).square().mean().sqrt().clamp(min=1e-12))
         labels = (labels - mean) / unit
-    rows = _Rows(features / scale, labels, weights)
+    rows = rows._replace(features=features / scale, labels=labels)
     threads = torch.get_num_threads()
     if features.numel() * classes <= ONE_THREAD:
         torch.set_num_threads(1)
@@ -197,28 +209,9 @@ def fit_regression(
     return weight * (unit / scale), bias * unit + mean, strength
 
 
-class _Rows(NamedTuple):
-    """What a regression is fitted on."""
-
-    features: Tensor  # (n, H) float64.
-    labels: Tensor  # (n,) classes, (n, K) whether a row has a label, or (n,) float64 numbers.
-    weights: Tensor | None  # (n,) float64; None for 1.
-
-    @property
-    def are_numbers(self) -> bool:
-        """Whether labels are numbers."""
-        return self.labels.ndim == 1 and self.labels.is_floating_point()
-
-    def of(self, chosen: Any) -> _Rows:
-        """Return some of the rows."""
-        return _Rows(*(None if part is None else part[chosen] for part in self))  # type: ignore[arg-type]
-
-
-def _strength(rows: _Rows, classes: int) -> float:
+def _strength(rows: Rows, classes: int) -> float:
     labels = rows.labels
     if rows.are_numbers:
-        if len(labels) < FOLDS:
-            return STRENGTHS[1]
         labels = torch.zeros(len(labels), dtype=torch.int64)
     strata = labels.numpy() if labels.ndim == 1 else labels.numpy().argmax(1)
     if np.unique(strata, return_counts=True)[1].max() < FOLDS:
@@ -234,7 +227,7 @@ def _strength(rows: _Rows, classes: int) -> float:
     return STRENGTHS[int(losses.argmin())]
 
 
-def _loss(rows: _Rows, weight: Tensor, bias: Tensor) -> Tensor:
+def _loss(rows: Rows, weight: Tensor, bias: Tensor) -> Tensor:
     logits = rows.features @ weight.T + bias
     if rows.are_numbers:
         return summed_squared_error(logits[:, 0], rows.labels, weights=rows.weights)
@@ -243,14 +236,15 @@ def _loss(rows: _Rows, weight: Tensor, bias: Tensor) -> Tensor:
     return summed_binary_cross_entropy(logits, rows.labels, weights=rows.weights)
 
 
-def _fit(rows: _Rows, classes: int, strength: float) -> tuple[Tensor, Tensor]:
+def _fit(rows: Rows, classes: int, strength: float) -> tuple[Tensor, Tensor]:
     """Minimise strength * loss + |weights|^2 / 2 by L-BFGS, from zeros; for numbers exactly."""
     if rows.are_numbers:
         return _ridge(rows, strength)
     weight = torch.zeros(classes, rows.features.shape[1], dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=rows.has_bias)
+    trained = [weight, bias] if rows.has_bias else [weight]
     optimizer = torch.optim.LBFGS(
-        [weight, bias], max_iter=ITERATIONS, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
+        trained, max_iter=ITERATIONS, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
@@ -266,12 +260,12 @@ def _fit(rows: _Rows, classes: int, strength: float) -> tuple[Tensor, Tensor]:
     return weight.detach(), bias.detach()
 
 
-def _ridge(rows: _Rows, strength: float) -> tuple[Tensor, Tensor]:
-    """Minimise strength * half the squared error + |weights|^2 / 2; the bias is free."""
-    features, labels, weights = rows
+def _ridge(rows: Rows, strength: float) -> tuple[Tensor, Tensor]:
+    """Minimise strength * half the squared error + |weights|^2 / 2; a bias is free."""
+    features, labels, weights, has_bias = rows
     if weights is None:
         weights = torch.ones_like(labels)
-    means = (weights @ features) / weights.sum(), (weights @ labels) / weights.sum()
+    means = [has_bias * (weights @ each) / weights.sum() for each in (features, labels)]
     centred, target = features - means[0], labels - means[1]
     gram = centred.T @ (centred * weights[:, None])
     gram += torch.eye(len(gram), dtype=gram.dtype) / strength

@@ -208,8 +208,8 @@ class RegressionPredictions(Unclassified):
 
         All models have the same labels, so that the sums of their cases can be compared.
         """
-        deviation = float(self.labels.std()) or 1.0
-        mean = float(self.labels.mean())
+        mean = np.average(self.labels, weights=self.weights)
+        deviation = np.average((self.labels - mean) ** 2, weights=self.weights) ** 0.5 or 1.0
         return (self.labels - mean) / deviation, (self.values - mean) / deviation
 
     def _spearman(self) -> float | None:
@@ -276,7 +276,7 @@ class Regression:
     """Regression: each example has one number."""
 
     label_names: tuple[str, ...]  # What the numbers measure, one name.
-    mean: float = 0.0  # Mean of the training labels.
+    mean: float = 0.0  # Mean of the training labels, by the weights of their rows.
     scale: float = 1.0  # Their standard deviation, which is the unit of the loss.
     # Error, in the unit of the labels, from which the loss grows linearly; None for squares.
     huber_delta: float | None = None
@@ -290,7 +290,11 @@ class Regression:
 
     @classmethod
     def from_settings(
-        cls, label_names: tuple[str, ...], targets: FloatArray, settings: LossSettings
+        cls,
+        label_names: tuple[str, ...],
+        targets: FloatArray,
+        settings: LossSettings,
+        weights: FloatArray | None = None,
     ) -> Regression:
         """Return the problem for the labels of the data.
 
@@ -298,6 +302,7 @@ class Regression:
             label_names: What the numbers measure.
             targets: (n,) labels of the training split.
             settings: The user's choices.
+            weights: (n,) weights of the rows; None for 1.
 
         Raises:
             InputError: A setting is about classes, or all labels are equal.
@@ -307,13 +312,15 @@ class Regression:
                 raise InputError(
                     f"--{name} is about classes, and the task is regression. Remove it."
                 )
-        scale = float(targets.std())
-        if not scale > 0:
+        counted = targets if weights is None else targets[weights > 0]
+        if not np.ptp(counted) > 0:
             raise InputError(
-                f"--task regression: all {len(targets)} training labels are {targets[0]:g}, so "
+                f"--task regression: all {len(counted)} training labels are {counted[0]:g}, so "
                 "there is nothing to learn."
             )
-        return cls(label_names, float(targets.mean()), scale, settings.huber_delta)
+        mean = float(np.average(targets, weights=weights))
+        scale = float(np.average((targets - mean) ** 2, weights=weights)) ** 0.5
+        return cls(label_names, mean, scale, settings.huber_delta)
 
     @classmethod
     def from_arguments(
@@ -369,7 +376,7 @@ class Regression:
 
     def constant(self, train: FloatArray, targets: FloatArray) -> dict[str, Any]:
         """Return the mean of the training labels as the prediction of each example."""
-        return {"values": np.full((len(targets), 1), train.mean())}
+        return {"values": np.full((len(targets), 1), self.mean)}
 
     def constant_loss(self, train: FloatArray) -> float:
         """Return the loss of predicting the mean of the training labels, per example."""

@@ -158,7 +158,7 @@ def _csv(out: Any, columns: Sequence[str], of_input: int) -> Write:
         writer.writerows(
             [
                 *(_csv_cell(value) for value in row[:of_input]),
-                *(f"{v:.6f}" if isinstance(v, float) else _csv_cell(v) for v in row[of_input:]),
+                *(_csv_number(v) if isinstance(v, float) else _csv_cell(v) for v in row[of_input:]),
             ]
             for row in rows
         )
@@ -174,6 +174,11 @@ class _LineFeeds:
 
     def write(self, line: str) -> None:
         self.out.write(line.removesuffix("\r\n") + "\n")
+
+
+def _csv_number(value: float) -> str:
+    """Return a rounded probability with six decimals, a number with the digits of float32."""
+    return f"{value:.6f}" if value == round(value, 6) else f"{value:.9g}"
 
 
 def _csv_cell(value: Any) -> Any:

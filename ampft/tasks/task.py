@@ -268,5 +268,7 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
     inputs = kind.tensors.prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data
     labels = {split: source.labels(split) for split in data.splits}
-    problem = row.problem_type().from_settings(data.label_names, labels["train"], settings)
+    given = {"weights": data.weights("train")} if row.number_labels else {}
+    make = row.problem_type().from_settings
+    problem = make(data.label_names, labels["train"], settings, **given)
     return Task(name, row, data, settings, problem, inputs, labels)

@@ -5,12 +5,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tiny_files import ROWS, csv_of, load, rows_of
 
 from ampft import decision
+from ampft.data.sources.source_table import as_text
 from ampft.decision import Contract, Rule, described, is_described, template
 from ampft.errors import InputError
 
@@ -29,6 +32,15 @@ FEATURES = {"feature_columns": "age,country"}
 def test_a_value_is_said_in_one_way(value, said):
     assert described({"x": value}, "a text") == f"x: {said}. a text"
     assert is_described(["x"], f"x: {said}. a text")
+
+
+def test_rows_in_memory_may_have_values_of_numpy_and_pandas():
+    """A column of pandas with gaps gives them one by one, so `Classifier.predict` receives them."""
+    ages = pd.array([17, None], dtype="Int64")
+    values = [*ages, np.int32(42), np.float32(1.5), np.float32("nan"), pd.NaT]
+    assert [as_text(value, "here", "age") for value in values] == [
+        "17", None, "42", "1.5", None, None,
+    ]  # fmt: skip
 
 
 def test_what_a_client_types():

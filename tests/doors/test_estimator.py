@@ -3,6 +3,7 @@
 import pickle
 from types import SimpleNamespace
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,6 +54,22 @@ def test_labels_keep_their_type(classifier, texts, labels):
     np.testing.assert_allclose(proba.sum(axis=1), 1, atol=1e-5)
     assert (fitted.classes_[proba.argmax(axis=1)] == predicted).all()
     assert fitted.predict([]).shape == (0,)
+
+
+def test_a_column_beside_the_texts_may_have_gaps_as_pandas_writes_them():
+    ages = pd.array([17, None], dtype="Int64")
+    frame = pd.DataFrame({"body": ["a", "b"], "age": ages, "seen": pd.to_datetime(["2020", None])})
+    estimator = ampft.Classifier(settings={"feature_columns": "age,seen"})
+    columns = datasets.Dataset.from_dict(estimator._columns(frame))
+    assert [row["age"] for row in columns] == [17, None]
+    assert [row["seen"] is None for row in columns] == [False, True]
+
+
+def test_a_column_beside_the_texts_cannot_have_the_name_of_labels():
+    frame = pd.DataFrame({"body": ["a", "b", "c", "d"], "y0": [1, 2, 3, 4]})
+    classifier = ampft.Classifier(settings={"feature_columns": "y0"})
+    with pytest.raises(ValueError, match="feature_columns: rename the column 'y0'"):
+        classifier.fit(frame, [["bad", "x"], ["good", "y"]] * 2)
 
 
 def test_several_columns_of_labels_have_one_answer_each(classifier, texts, labels):

@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from tiny_text import tiny_task
+from sklearn.linear_model import LogisticRegression, Ridge
+from tiny_text import save_tiny_bert, tiny_task
+from transformers import GPT2Config, GPT2Model
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation import probe
-from ampft.evaluation.probe import STRENGTHS, fit_regression, probe_decoded, with_probed_head
+from ampft.evaluation.probe import STRENGTHS, Rows, fit_regression, probe_decoded, with_probed_head
 from ampft.models.weights import weights_hash
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
@@ -20,7 +21,7 @@ def test_the_regression_equals_scikit_learns():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 90)
     features = rng.normal(size=(90, 5)) + np.eye(3, 5)[labels]
-    weight, bias, strength = fit_regression(torch.tensor(features), torch.tensor(labels), 3)
+    weight, bias, strength = fit_regression(Rows(torch.tensor(features), torch.tensor(labels)), 3)
     assert strength in STRENGTHS
     scale = np.sqrt((features**2).sum(1).mean())
     twin = LogisticRegression(C=strength, tol=1e-8, max_iter=1000).fit(features / scale, labels)
@@ -41,11 +42,11 @@ def test_a_small_regression_has_one_thread_and_the_former_number_afterwards(monk
     monkeypatch.setattr(probe, "_loss", loss)
     try:
         torch.set_num_threads(2)
-        fit_regression(features, labels, 2)
+        fit_regression(Rows(features, labels), 2)
         assert (seen, torch.get_num_threads()) == ({1}, 2)
         monkeypatch.setattr(probe, "ONE_THREAD", 0)
         seen.clear()
-        fit_regression(features, labels, 2)
+        fit_regression(Rows(features, labels), 2)
         assert (seen, torch.get_num_threads()) == ({2}, 2)
     finally:
         torch.set_num_threads(former)
@@ -55,7 +56,7 @@ def test_a_label_that_no_row_has_stays_finite_and_improbable():
     features = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).double()
     labels = torch.zeros(20, 3)
     labels[:10, 1] = 1
-    weight, bias, _ = fit_regression(features, labels, 3)
+    weight, bias, _ = fit_regression(Rows(features, labels), 3)
     assert torch.isfinite(weight).all()
     assert (features @ weight.T + bias)[:, 0].max() < -3
 
@@ -83,7 +84,8 @@ def test_the_head_is_the_regression_on_what_it_reads(tiny_bert):
     assert "begins as logistic regression on 40 feature vectors" in probed.notes[-1]
     order = np.random.default_rng(0).permutation(40)
     weight, bias, _ = fit_regression(
-        torch.cat(features)[order], torch.from_numpy(np.asarray(task.labels["train"])[order]), 3
+        Rows(torch.cat(features)[order], torch.from_numpy(np.asarray(task.labels["train"])[order])),
+        3,
     )
     assert torch.allclose(probed.model.classifier.weight.double(), weight, atol=2e-3)
     assert torch.allclose(probed.model.classifier.bias.double(), bias, atol=2e-3)
@@ -95,6 +97,57 @@ def test_the_head_is_the_regression_on_what_it_reads(tiny_bert):
     torch.manual_seed(0)
     again = with_probed_head(task, task.load_model(), CPU)
     assert weights_hash(again.model) == weights_hash(probed.model), "same seed, same weights"
+
+
+def test_a_regression_without_a_bias_equals_scikit_learns():
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 90, p=[0.7, 0.2, 0.1])
+    features = 2 + rng.normal(size=(90, 5))
+    scale = np.sqrt((features**2).sum(1).mean())
+    weight, bias, strength = fit_regression(
+        Rows(torch.tensor(features), torch.tensor(labels), has_bias=False), 3
+    )
+    assert not bias.any()
+    twin = LogisticRegression(C=strength, tol=1e-8, max_iter=1000, fit_intercept=False)
+    expected = twin.fit(features / scale, labels).predict_log_proba(features / scale)
+    logits = torch.tensor(features) @ weight.T
+    np.testing.assert_allclose(logits.log_softmax(1).numpy(), expected, atol=2e-3)
+    numbers, weights = 100 + features[:, 0] + rng.normal(size=90), rng.exponential(2, 90)
+    weight, bias, strength = fit_regression(
+        Rows(torch.tensor(features), torch.tensor(numbers), torch.tensor(weights), has_bias=False),
+        1,
+    )
+    assert not bias.any()
+    ridge = Ridge(alpha=1 / strength, fit_intercept=False)
+    ridge.fit(features / scale, numbers, sample_weight=weights)
+    np.testing.assert_allclose(weight[0].numpy() * scale, ridge.coef_, rtol=1e-6)
+
+
+def test_the_head_of_a_decoder_has_no_bias_and_neither_has_its_regression(tmp_path):
+    torch.manual_seed(0)
+    save_tiny_bert(tmp_path)  # its tokenizer stays
+    config = GPT2Config(
+        vocab_size=45, n_embd=32, n_layer=1, n_head=2, n_positions=64, pad_token_id=0
+    )
+    GPT2Model(config).save_pretrained(tmp_path)
+    task = tiny_task(tmp_path, train=40)
+    torch.manual_seed(0)
+    model = with_probed_head(task, task.load_model(), CPU).model.eval()
+    assert model.score.bias is None
+    features: list[torch.Tensor] = []
+    handle = model.score.register_forward_pre_hook(lambda _, args: features.append(args[0][0, -1]))
+    with torch.no_grad():
+        rows = [task.examples("train").collate(np.array([index])) for index in range(40)]
+        logits = torch.cat([task.logits(model, row) for row in rows])
+    handle.remove()
+    read, labels = torch.stack(features).double(), np.asarray(task.labels["train"])
+    scale = read.square().sum(1).mean().sqrt()
+    distances = []
+    for strength in STRENGTHS:
+        twin = LogisticRegression(C=strength, tol=1e-8, max_iter=5000, fit_intercept=False)
+        expected = twin.fit(read / scale, labels).predict_log_proba(read / scale)
+        distances.append(np.abs(logits.log_softmax(1).numpy() - expected).max())
+    assert min(distances) < 5e-3
 
 
 def test_it_learns_before_training(tiny_bert):
@@ -129,7 +182,7 @@ def test_weights_of_rows_are_scikit_learns_sample_weight():
     features = rng.normal(size=(90, 5)) + np.eye(3, 5)[labels]
     weights = rng.exponential(2, 90)
     weight, bias, strength = fit_regression(
-        torch.tensor(features), torch.tensor(labels), 3, weights=torch.tensor(weights)
+        Rows(torch.tensor(features), torch.tensor(labels), torch.tensor(weights)), 3
     )
     scale = np.sqrt((features**2).sum(1).mean())
     twin = LogisticRegression(C=strength, tol=1e-8, max_iter=1000)

@@ -13,13 +13,13 @@ import scipy.stats
 import sklearn.metrics as sk
 import torch
 from sklearn.linear_model import Ridge
-from tiny_text import tiny_texts
+from tiny_text import tiny_texts, with_weights
 from torch import nn
 
 from ampft.data.dataset import ClassificationData
 from ampft.engine.optimizer import OptimizerSettings, make_optimizer, rate_per_unit
 from ampft.errors import InputError
-from ampft.evaluation.probe import fit_regression
+from ampft.evaluation.probe import Rows, fit_regression
 from ampft.labels.regression import METRICS, Regression, RegressionPredictions
 from ampft.metrics.paired import paired_interval
 from ampft.models.freezing import last_layers
@@ -170,6 +170,34 @@ def test_the_loss_is_torchs_over_the_variance(delta):
     )
 
 
+def test_the_mean_and_the_unit_count_rows_by_their_weights(tiny_bert):
+    """A row of weight 2 counts as two rows, and one of weight 0 as none, however large it is."""
+    labels, weights = np.array([3.0, -1.0, 4.0, 1.0, -1e6]), np.array([2.0, 1.0, 1.0, 3.0, 0.0])
+    problem = Regression.from_settings(("y",), labels, LossSettings(), weights)
+    repeated = np.repeat(labels, weights.astype(int))
+    assert problem.mean == pytest.approx(repeated.mean())
+    assert problem.scale == pytest.approx(repeated.std())
+    constant = problem.constant(labels, labels)["values"]
+    np.testing.assert_allclose(constant, repeated.mean())
+    with pytest.raises(InputError, match="all 1 training labels are 3"):
+        Regression.from_settings(("y",), labels, LossSettings(), np.array([2.0, 0, 0, 0, 0]))
+    plain = regression_task(tiny_bert)
+    of_rows = np.arange(24) % 3
+    task, counted = with_weights(plain, of_rows), np.repeat(plain.labels["train"], of_rows)
+    assert task.problem.scale == pytest.approx(counted.std())
+    (layer,) = last_layers(task.load_model().model, 1).values()
+    assert layer.bias.item() == pytest.approx(counted.mean())
+
+
+def test_a_label_of_weight_0_changes_no_metric_however_large_it_is():
+    weights = np.ones(N)
+    weights[0] = 0
+    found = outcome(weights=weights)
+    far = replace(found, labels=np.append(1e9, found.labels[1:]))
+    assert far.metrics() == pytest.approx(found.metrics(), rel=1e-6)
+    assert far.metrics()["r2"] == pytest.approx(sk.r2_score(found.labels[1:], found.values[1:]))
+
+
 @pytest.mark.parametrize("flag", ["class_weights", "label_smoothing_factor", "focal_gamma"])
 def test_settings_of_classes_are_refused(flag):
     values = {"class_weights": "balanced", "label_smoothing_factor": 0.1, "focal_gamma": 2.0}
@@ -187,7 +215,7 @@ def test_ridge_regression_equals_scikit_learns():
     weights = rng.exponential(1, 90)
     for weight in (None, weights):
         given = None if weight is None else torch.tensor(weight)
-        found = fit_regression(torch.tensor(features), torch.tensor(labels), 1, weights=given)
+        found = fit_regression(Rows(torch.tensor(features), torch.tensor(labels), given), 1)
         scale = np.sqrt((features**2).sum(1).mean())
         twin = Ridge(alpha=1 / found[2]).fit(features / scale, labels, sample_weight=weight)
         values = torch.tensor(features) @ found[0].T + found[1]

@@ -27,7 +27,7 @@ from ampft.fast.packing.packed_attention import ATTENTION_NAME
 from ampft.kinds.prediction import PredictedRows, PredictRequest, TrainingInfo
 from ampft.kinds.rows import lines_as_table
 from ampft.media.image_tensors import _small_vit
-from ampft.runs.predict import predict_file, predict_inputs
+from ampft.runs.predict import opened_output, predict_file, predict_inputs
 from ampft.runs.predictor import Predictor
 from ampft.runs.record import DataPart
 from ampft.words.tensors import sentence_of, sentence_output
@@ -345,6 +345,17 @@ def test_the_next_labels_are_the_most_probable_although_they_are_shown_as_0():
     assert columns["label_2"] == ["b", "c"]
     assert columns["probability_2"] == [0.0, 0.2]
     assert columns["label_3"] == ["c", "b"]
+
+
+def test_numbers_keep_the_digits_of_float32_in_csv_and_probabilities_six_decimals(tmp_path):
+    file = tmp_path / "out.csv"
+    numbers = np.array([1.2345678e-7, -3e-12, 1990.25, 0.5, 123456789.0], np.float32)
+    rows = [(*map(float, (value, round(0.25 * rank, 6))),) for rank, value in enumerate(numbers)]
+    with opened_output(str(file), [], ["prediction", "confidence"]) as write:
+        write(rows)
+    table = pd.read_csv(file, dtype=str)
+    assert (table["prediction"].astype(np.float32) == numbers).all()
+    assert table["confidence"].tolist()[:2] == ["0.000000", "0.250000"]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from numbers import Real
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SAMPLE_ROWS = 1000  # in which the different values of a column are counted
+MISSING = ("NAType", "NaTType")  # types of pandas's missing values
 BYTE_ORDER_MARK = "\ufeff"
 MAX_NUMBERS_SHOWN = 10
 POSITION = "position"  # unit of data sets and data in memory, which Python counts from 0
@@ -149,7 +150,8 @@ def as_text(value: object, location: str, column: str) -> str | None:
         InputError: The cell holds a list or an object, which is neither a text nor a label, or
             bytes that are not UTF-8.
     """
-    if value is None or (isinstance(value, float | Decimal) and math.isnan(value)):
+    is_nan = isinstance(value, Real | Decimal) and value != value
+    if value is None or is_nan or type(value).__name__ in MISSING:
         return None
     if isinstance(value, bytes):
         value = _decoded(value, location, column)
@@ -160,7 +162,7 @@ def as_text(value: object, location: str, column: str) -> str | None:
         return value.isoformat()
     if isinstance(value, Decimal):
         return f"{value:f}"
-    if isinstance(value, bool | int | float | timedelta | UUID):
+    if isinstance(value, Real | timedelta | UUID):  # also numbers of numpy
         return str(value)
     raise InputError(
         f"{location}: column {quoted(column)} holds a nested value ({type(value).__name__}"
