@@ -26,20 +26,34 @@ def rows_of_object(item: Mapping[str, Any], path: Path) -> tuple[Rows, str] | No
     """Return the rows of a file that is one object, and a note; None if the object is a row.
 
     Raises:
-        InputError: The file has annotations that are not read, or several lists of rows.
+        InputError: The file has annotations that are not read, or several lists of rows, or rows
+            that lack cells or parts of them.
     """
     _refuse_annotations(item, path)
     if len(item) == 1 and (key := next(iter(item))) in _WRAPPERS and isinstance(item[key], dict):
         item = item[key]
     lists = [key for key, value in item.items() if _are_rows(value)]
     if {"rows", "features"} <= item.keys() and lists == ["rows"]:
+        cut = sum(bool(row.get("truncated_cells")) for row in item["rows"])
+        if cut:
+            raise InputError(
+                f"{path}: the hub's viewer has cut off cells of {counted(cut, 'row')} "
+                "(truncated_cells). Download the files of the data set instead."
+            )
         rows = [row.get("row", row) for row in item["rows"]]
     elif {"schema", "data"} == item.keys() or {"classes", "annotations"} == item.keys():
         (key,) = lists or ("data",)
         rows = [row for row in item[key] if row is not None]
         return rows, f"{path}: the rows are read from the key {quoted(key)}."
     elif {"columns", "data"} <= item.keys() and not lists:
-        rows = [dict(zip(item["columns"], row, strict=False)) for row in item["data"]]
+        names = item["columns"]
+        for place, row in enumerate(item["data"]):
+            if not isinstance(row, list) or len(row) != len(names):
+                raise InputError(
+                    f"{path}: row {place} (from 0) of the key data does not have one cell for each "
+                    f"of {counted(len(names), 'name')} in the key columns. Correct the file."
+                )
+        rows = [dict(zip(names, row, strict=True)) for row in item["data"]]
     elif lists and len(item) > 1:
         raise InputError(
             f"{path}: the file is one object with the keys {quoted_list(item)}."

@@ -68,6 +68,21 @@ def test_objects_that_span_several_lines(tmp_path):
         ({"train": OBJECTS, "test": OBJECTS}, "Save the list in 'train' or 'test' as a file"),
         ({"version": "5", "shapes": [], "imagePath": "a.png"}, "labelme .*--dataset_name .* says"),
         ({"images": [], "annotations": []}, "annotations of COCO are not read"),
+        (
+            {"columns": ["text", "label"], "data": [*map(list, ROWS), ["good", "a", "b"]]},
+            r"row 40 \(from 0\) of the key data does not have one cell for each of 2 names",
+        ),
+        ({"columns": ["text", "label", "source"], "data": [*map(list, ROWS)]}, "each of 3 names"),
+        (
+            {
+                "features": [],
+                "rows": [
+                    {"row_idx": n, "row": row, "truncated_cells": ["text"] * (n == 3)}
+                    for n, row in enumerate(OBJECTS)
+                ],
+            },
+            "cut off cells of 1 row",
+        ),
     ],
 )
 def test_objects_that_hold_no_table(tmp_path, content, message):
