@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -257,6 +257,8 @@ def _contents(value: Any) -> Iterator[bytes | memoryview]:
             yield from _contents(part)
     elif isinstance(value, str | bytes | int | float | bool | None):
         yield repr(value).encode()
+    elif is_dataclass(value):
+        yield from _contents({each.name: getattr(value, each.name) for each in fields(value)})
     elif hasattr(value, "tobytes"):  # an image of PIL
         yield value.tobytes()
     else:  # another object: its type, because its text can have an address

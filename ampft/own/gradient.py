@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,8 +120,8 @@ def _average(trained: Sequence[Tensor], weight: Tensor) -> Tensor:
 
 def share_state(model: nn.Module, *, buffers_only: bool = False) -> None:
     """Give all processes the weights and buffers of the main process, or its buffers."""
-    tensors = model.buffers() if buffers_only else iter(model.state_dict().values())
-    for tensor in tensors:
+    saved = [] if buffers_only else model.state_dict().values()
+    for tensor in chain(saved, model.buffers()):  # also those that no file has
         distributed.broadcast(tensor.detach(), 0)
 
 

@@ -261,8 +261,6 @@ class Training:
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
         """Yield the step batches of an epoch that are not done yet, until the training is over."""
         for step_batch in self._loop.step_batches(epoch):
-            if self._parts.accelerator.num_processes > 1:
-                share_state(self._parts.model, buffers_only=True)
             steps = self._loop.steps
             yield step_batch
             self._complete_step()
@@ -323,7 +321,11 @@ class Training:
                     votes=loop.votes,
                 )
         optimizer.zero_grad()
-        self._outcomes[name] = outcome
+        if parts.accelerator.num_processes > 1:  # an evaluation of each process reads them
+            share_state(parts.model, buffers_only=True)
+        earlier = self._outcomes.get(name)
+        was_skipped = earlier is not None and earlier.skipped
+        self._outcomes[name] = replace(outcome, skipped=True) if was_skipped else outcome
         return outcome
 
     # Validation and results ------------------------------------------------------------------
@@ -410,13 +412,22 @@ class Training:
             predictions: Predictions of the final split, such as `ampft.Predictions.from_logits`;
                 with them, `ampft report` and `ampft compare` read the run like any other.
             metrics: Other metrics of the final split, by name.
+
+        Raises:
+            InputError: The predictions have one of these metrics.
         """
+        computed = {} if predictions is None else predictions.metrics()
+        if both := sorted(computed.keys() & metrics.keys()):
+            raise InputError(
+                f"finish: {', '.join(both)} is computed from the predictions. Leave it out, or "
+                "give yours another name."
+            )
         self._complete_step()
         self._choose_weights()
         loop, parts = self._loop, self._parts
         state, folder = loop.state, loop.folder
         loop.checkpoints.wait()
-        values = dict(metrics) if predictions is None else {**predictions.metrics(), **metrics}
+        values = {**computed, **metrics}
         numbers = {n: v for n, v in values.items() if v is not None and math.isfinite(v)}
         if parts.accelerator.trackers:
             parts.accelerator.log(numbers, step=loop.steps)
@@ -459,6 +470,7 @@ class Training:
             loss=sum(each.loss for each in outcomes.values()),
             grad_norm=math.hypot(*(each.grad_norm for each in outcomes.values())),
             skipped=any(each.skipped for each in outcomes.values()),
+            learning_rate=max(each.learning_rate for each in outcomes.values()),
         )
         columns: dict[str, float] = {}
         if len(self._parts.optimizers) > 1:

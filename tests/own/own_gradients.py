@@ -177,6 +177,23 @@ def by_training(
     return {n: before[n] - after[n] for n in before}
 
 
+def batch_norm(folder: Path) -> dict[str, Tensor]:
+    """Train with batch norm; return the logits of an evaluation, and the state after it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = seeded(EXAMPLES, 8), torch.arange(EXAMPLES) % 3
+    training = ampft.Training(
+        model, optimizer, (x, y), output_dir=folder / "batch-norm", batch_size=EXAMPLES, epochs=2
+    )
+    with training:
+        for _ in training:
+            training.step(lambda batch: ampft.summed_cross_entropy(model(batch[0]), batch[1]))
+            with training.evaluation():
+                logits = model(x).contiguous()
+    return {"logits": logits, **model.state_dict()}
+
+
 def main(folder: str) -> None:
     """Write the gradients of all cases, in two micro-batches per process."""
     distributed.init_process_group("gloo")
@@ -185,6 +202,8 @@ def main(folder: str) -> None:
             found = by_training(name, Path(folder), micro_batches=2)
             if distributed.get_rank() == 0:
                 save_file(found, Path(folder, f"{name}.safetensors"))
+        rank = distributed.get_rank()
+        save_file(batch_norm(Path(folder)), Path(folder, f"batch-norm-{rank}.safetensors"))
     distributed.destroy_process_group()
 
 

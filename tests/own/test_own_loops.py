@@ -58,6 +58,11 @@ def test_two_processes_compute_the_gradient_of_one(tmp_path):
     subprocess.run([*launcher, *script], check=True, timeout=300)
     for name in CASES:
         assert error(load_file(tmp_path / f"{name}.safetensors"), reference(name)) < ROUNDING, name
+    # Each process evaluates the model that is saved, with its running means of batch norm.
+    one, other = (load_file(tmp_path / f"batch-norm-{rank}.safetensors") for rank in (0, 1))
+    saved = load_file(tmp_path / "batch-norm" / "model.safetensors")
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    assert [name for name in saved if not torch.equal(saved[name], other[name])] == []
 
 
 def history(folder):

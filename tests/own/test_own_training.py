@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
@@ -176,6 +178,23 @@ def test_examples_are_read_as_their_own_class_reads_them():
     assert torch.equal(examples.collate(ids)[0], values)  # the same draws
 
 
+@dataclass
+class Pair:
+    """A row as users write it."""
+
+    values: torch.Tensor
+    label: str
+
+
+def test_rows_that_are_objects_are_compared_by_their_fields():
+    def fingerprint(label):
+        rows = [Pair(torch.ones(3), "a"), Pair(torch.zeros(3), label)]
+        return own_examples(rows).fingerprint()
+
+    assert fingerprint("a") == fingerprint("a")
+    assert fingerprint("a") != fingerprint("b")
+
+
 def test_what_examples_have_themselves_is_not_overruled_in_silence():
     examples = ampft.TensorExamples({"x": torch.randn(4, 2)})
     assert own_examples(examples) is examples
@@ -227,6 +246,44 @@ def test_the_best_value_of_a_metric_is_the_one_that_is_better(tmp_path, name, ke
                 training.validated(**{name: next(scores)})
                 weights.append(model.weight.detach().clone())
     assert torch.equal(model.weight, weights[kept])
+
+
+def test_a_step_batch_with_several_steps_counts_what_each_did(tmp_path):
+    models = {"g": nn.Linear(4, 2), "d": nn.Linear(4, 2)}
+    optimizers = {
+        name: torch.optim.SGD(model.parameters(), lr=rate)
+        for (name, model), rate in zip(models.items(), (0.1, 0.001), strict=True)
+    }
+    training = ampft.Training(
+        models, optimizers, (torch.randn(20, 4),), output_dir=tmp_path / "run", batch_size=20,
+        epochs=1, precision="fp16", check_loss=False,
+    )  # fmt: skip
+    skipped = []
+    with training:
+        for _ in training:
+            for name, factor in (("g", 1e9), ("g", 1e-3), ("d", 1e-3)):
+                model = models[name]
+                outcome = training.step(
+                    lambda b, m=model, f=factor: f * m(b[0]).float().square().sum(), update=name
+                )
+                skipped.append(outcome.skipped)
+    assert skipped == [True, False, False]
+    (row,) = map(json.loads, (tmp_path / "run" / "history.jsonl").read_text().splitlines())
+    assert row["skipped"]
+    assert row["learning_rate"] == 0.1
+
+
+def test_a_metric_that_predictions_have_is_not_replaced(tmp_path):
+    model, training = made(tmp_path / "run")
+    predictions = ampft.Predictions.from_logits(torch.eye(2), torch.tensor([0, 0]), ("a", "b"))
+    with training:
+        for _ in training:
+            training.step(summed(model))
+        with pytest.raises(InputError, match="finish: accuracy is computed from the predictions"):
+            training.finish(predictions, accuracy=1.0)
+        training.finish(predictions, own_accuracy=1.0)
+    metrics = read_record(tmp_path / "run").metrics
+    assert (metrics["accuracy"], metrics["own_accuracy"]) == (0.5, 1.0)
 
 
 def test_a_norm_of_0_does_not_clip(tmp_path):
