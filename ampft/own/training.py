@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -61,7 +62,7 @@ from ampft.precision.accelerator import (
     resolved,
 )
 from ampft.precision.executed import dtype_name
-from ampft.precision.resolve import Precision
+from ampft.precision.resolve import FLAG, Precision, requested_mode
 from ampft.runs.folder import check_creatable, check_output_folder, on_main_process
 from ampft.runs.history import History
 from ampft.runs.loop import Loop, as_checkpointed, open_loop
@@ -104,7 +105,7 @@ class Training:
         optimizer: Optimizer | Mapping[str, Optimizer],
         examples: Any,
         *,
-        precision: Precision | str = "fp32",
+        precision: Precision | str | None = None,
         schedule: ScheduleSource | Mapping[str, ScheduleSource] = None,
         collate: Callable[[list[Any]], Any] | None = None,
         weights: Any = None,
@@ -117,7 +118,8 @@ class Training:
             optimizer: Its optimizer, or several by name, whose parameters differ.
             examples: Training examples: a list, a map-style data set, a `datasets.Dataset`, tensors
                 by name or in a tuple, or a `DataLoader` of one, whose order is not used.
-            precision: A mode such as "fp16", or the result of `ampft.resolve`.
+            precision: A mode such as "fp16", or the result of `ampft.resolve`; None for the one of
+                accelerate launch, or fp32.
             schedule: Schedule of the learning rate, made for the optimizer, or a function that
                 makes it; by name for several optimizers. Applied steps advance it.
             collate: Function that makes a batch of a list of examples; None for the loader's or
@@ -129,7 +131,8 @@ class Training:
 
         Raises:
             InputError: A setting is invalid, the examples have no length or index, the precision is
-                not available or replaces layers, or a parameter is not trained by one optimizer.
+                not available, replaces layers or is not the launcher's, or a parameter is not
+                trained by one optimizer.
         """
         self._started, baseline = time.perf_counter(), resident_peak()
         args = OwnSettings.of(settings)
@@ -141,7 +144,7 @@ class Training:
                 "has over all micro-batches and processes."
             )
         forget_accelerator()
-        self.precision = resolved(precision)  # The precision, resolved for the device.
+        self.precision = _requested(precision)  # The precision, resolved for the device.
         check_output_folder(args.output_dir, overwrite=True)
         accelerator = make_accelerator(
             self.precision,
@@ -633,6 +636,20 @@ def _with_keywords() -> Iterator[None]:
     except (InputError, TrainingStopped, Preempted) as error:
         error.args = (with_keyword_names(str(error)), *error.args[1:])
         raise
+
+
+def _requested(precision: Precision | str | None) -> Precision:
+    """Return the precision that was asked for, in the program or of accelerate launch.
+
+    Raises:
+        InputError: The two differ.
+    """
+    mode = precision.mode if isinstance(precision, Precision) else precision
+    try:
+        mode = requested_mode(mode, os.environ)
+    except InputError as error:
+        raise InputError(str(error).replace(FLAG, "precision")) from None
+    return precision if isinstance(precision, Precision) else resolved(mode)
 
 
 def _check_precision(precision: Precision, optimizers: Mapping[str, Optimizer]) -> None:

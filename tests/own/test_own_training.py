@@ -334,6 +334,22 @@ def test_settings_and_parameters_are_checked(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def test_the_precision_of_accelerate_launch_is_not_ignored(tmp_path, monkeypatch):
+    for launched, asked, mode in (
+        ("no", None, "fp32"),
+        ("bf16", None, "bf16"),
+        ("bf16", "bf16", "bf16"),
+        ("no", "fp16", "fp16"),
+    ):
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
+        given = {} if asked is None else {"precision": asked}
+        assert made(tmp_path / "run", **given)[1].precision.mode == mode
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    for asked in ("fp32", ampft.resolve("fp16", "cpu")):
+        with pytest.raises(InputError, match=r"^precision fp\d\d disagrees with ACCELERATE_MIXED"):
+            made(tmp_path / "run", precision=asked)
+
+
 def test_sharding_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("ampft.own.training.is_sharded", lambda accelerator: True)
     with pytest.raises(InputError, match="does not shard the model over the processes"):
