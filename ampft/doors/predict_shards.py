@@ -67,6 +67,8 @@ class ShardJob:
     # Function that reads the folder, at the top level of a module.
     classifier: Callable[[Path], SavedClassifier]
     request: PredictRequest  # The user's choices; its files are the inputs.
+    # SHA-256 of each file of the model, by name, as this command read it at its start; None before.
+    files: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +151,9 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
         cost, last = publishing.publish(), time.monotonic()
         print_line(labelled("shards", f"{len(todo)} of {counted(len(shards), 'file')} to predict"))
         try:
-            for shard, rows in engine(job, todo, publishing.staged) if todo else ():
+            for shard, rows in (
+                engine(replace(job, files=saved.files), todo, publishing.staged) if todo else ()
+            ):
                 publishing.check_free(shard)
                 publishing.waiting.append((shard, rows))
                 if time.monotonic() - last >= LEAST_PAUSE * cost:
@@ -211,6 +215,11 @@ def shard_writer(job: ShardJob) -> Iterator[Callable[[Shard, Path], int]]:
     """Load the model; yield a function that predicts a shard to a file and returns its rows."""
     quiet_libraries()
     saved = job.classifier(Path(job.model))
+    if job.files is not None and dict(saved.files) != dict(job.files):
+        raise InputError(
+            f"--model {job.model}: it differs from what this command read at its start. Let the "
+            "model stay as it is, on every node."
+        )
     kind, predictor = task_row(saved.record).kind, saved.load(job.request)
 
     def write(shard: Shard, target: Path) -> int:

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.dataset
 import pytest
 from datasets import load_dataset
+from safetensors.torch import load_file, save_file
 from test_predict_refusals import trained_on
 
 import ampft.doors.predict_shards as module
@@ -304,6 +305,19 @@ def test_an_input_that_changes_meanwhile_is_refused(folder, inputs, tmp_path):
 
     with pytest.raises(InputError, match=r"a.parquet differs from what this command read"):
         predict(folder, tmp_path / "out", inputs, engine=late)
+
+
+def test_a_model_that_changes_meanwhile_is_refused(folder, inputs, tmp_path):
+    def late(job, shards, place):
+        weights = load_file(folder / "model.safetensors")
+        save_file(
+            {name: 2 * tensor for name, tensor in weights.items()}, folder / "model.safetensors"
+        )
+        yield from predict_here(job, shards, place)
+
+    with pytest.raises(InputError, match=r"--model .* differs from what this command read"):
+        predict(folder, tmp_path / "out", inputs, engine=late)
+    assert contents(tmp_path / "out") == {}
 
 
 def test_the_command(folder, inputs, tmp_path, capsys):
