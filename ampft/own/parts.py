@@ -80,7 +80,10 @@ class OwnSettings:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "micro_batches", "epochs", "max_train_steps", "eval_steps"):
+        for name in (
+            *("batch_size", "micro_batches", "epochs", "max_train_steps", "eval_steps"),
+            *("early_stopping_patience", "checkpoint_total_limit"),
+        ):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise InputError(f"{name}: received {value!r}. Pass a whole number of at least 1.")

@@ -322,6 +322,9 @@ def test_settings_and_parameters_are_checked(tmp_path):
         InputError, match=r"batchsize is not a setting .* Did you mean 'batch_size'"
     ):
         made(tmp_path, batchsize=3)
+    for name in ("epochs", "early_stopping_patience", "checkpoint_total_limit"):
+        with pytest.raises(InputError, match=f"^{name}: received 0. Pass a whole number of at"):
+            made(tmp_path, **{name: 0})
     with pytest.raises(InputError, match="micro_batches: received 9"):
         made(tmp_path, micro_batches=9)
     model, other = nn.Linear(4, 2), nn.Linear(4, 2)
