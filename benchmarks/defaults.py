@@ -7,7 +7,8 @@ the classes in turn, or as they come where `AS_THEY_COME` has the set. It is tes
 rows that are the same for all. Texts are cut at 48 tokens, or as `TOKENS` says. With one row of
 each class, no validation rows are used, because a class needs two rows to be split. `SOURCES` are
 files of public repositories that `../shared/data` does not have: they are read in the folder `more`
-of `--data`, under the names there.
+of `--data`, under the names there. `--model` takes another encoder, such as a folder that
+`small_encoders.py` wrote; its results belong into a file of their own.
 
 Arms: `default`, no settings; `before`, the defaults until the head began at a probe (three epochs
 from a random head on the first token); `trainer`, the defaults of transformers' Trainer (like
@@ -44,6 +45,8 @@ from scipy.special import stdtrit
 
 import ampft
 from ampft.arguments.classify import BUILT_IN_DEFAULTS, EPOCHS, LEAST_STEPS, MOST_EPOCHS
+from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.statistics.interval import half_widths
 from ampft.data.sources.built_in import TEST_FOLDERS, docstrings, first_paragraph, load_stdlib
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN
 from ampft.metrics.paired import LEVEL, PairedGain, paired_gain
@@ -284,7 +287,9 @@ def parts_of(
     return train[train["text"].str.strip() != ""], test[test["text"].str.strip() != ""]
 
 
-def measure(data: Path, cell: Mapping[str, Any], arm: str, precision: str) -> list[dict[str, Any]]:
+def measure(
+    data: Path, cell: Mapping[str, Any], arm: str, precision: str, model: str | None = None
+) -> list[dict[str, Any]]:
     """Train an arm; return its result and, beside `default`, those of the simple methods.
 
     `right` has a character for each test row: 1 or 0, or a hyphen for a class without a training
@@ -304,7 +309,7 @@ def measure(data: Path, cell: Mapping[str, Any], arm: str, precision: str) -> li
         run = ampft.finetune(
             train, test=test[known], output_dir=f"{folder}/run",
             seed=cell["seed"], mixed_precision=precision, cpu_threads=1, serve_back=False,
-            baseline=arm == "default",
+            baseline=arm == "default", model_name_or_path=model,
             **own,
         )  # fmt: skip
         seconds, record, rows = time.process_time() - started, run.record, run.predictions
@@ -321,6 +326,8 @@ def measure(data: Path, cell: Mapping[str, Any], arm: str, precision: str) -> li
             "device": f"CPU, {precision}",
         }
     ]
+    if record.head_scale is not None:
+        results[0]["head_scale"] = record.head_scale.factor
     if (part := record.decisions) is not None:
         untouched = part.figures["log_loss"].untouched
         results[0] |= {"temperature": part.temperature, "untouched_log_loss": untouched}
@@ -351,9 +358,11 @@ def gain_interval(default: str, other: str) -> tuple[float, float, float]:
 
 
 def gains(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return each arm minus the default, with the mean bounds of the draws' intervals.
+    """Return each arm minus the default, with an interval, by set, size and arm.
 
-    Averaging bounds is cautious: the draws have the same test rows, but other training rows.
+    From three draws on, it is over draws and test rows, by the rule of comparisons over seeds. The
+    draws have the same test rows, whose covariance is taken to be as large as it can be. Of fewer
+    draws, it has the mean bounds over the rows, for these trainings only.
     """
     default = {tuple(r[key] for key in CELL): r for r in results if r["arm"] == "default"}
     rows = []
@@ -364,7 +373,27 @@ def gains(results: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         found = result.get("minus_default") or gain_interval(base["right"], result["right"])
         rows.append([result["set"], result["size"], result["arm"], *found])
     table = pd.DataFrame(rows, columns=["set", "size", "arm", "gain", "low", "high"])
-    return table.groupby(["set", "size", "arm"]).mean().reset_index()
+    return table.groupby(["set", "size", "arm"]).apply(over_draws).reset_index()
+
+
+def over_draws(draws: pd.DataFrame) -> pd.Series[float]:
+    """Return the mean gain of some draws of a cell, with its interval."""
+    mean = draws[["gain", "low", "high"]].mean()
+    if len(draws) < MIN_SEEDS:
+        return mean
+    error = (draws["high"] - draws["low"]) / 2 / -stdtrit(TEST_ROWS - 1, LEVEL / 2)
+    variance = float((error**2).mean())
+    (half,) = half_widths(
+        LEVEL / 2,
+        seed_variances=np.array([draws["gain"].var(ddof=1)]),
+        seeds=len(draws),
+        jackknife_variance=variance,
+        covariance=variance,
+        cases=TEST_ROWS,
+    )
+    return pd.Series(
+        {"gain": mean["gain"], "low": mean["gain"] - half, "high": mean["gain"] + half}
+    )
 
 
 def verdict(low: float, high: float) -> str:
@@ -443,6 +472,7 @@ def main() -> None:
     parser.add_argument("--arms", default="default,before,trainer")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--mixed_precision", default="fp32")
+    parser.add_argument("--model")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     results = json.loads(args.out.read_text())["results"] if args.out.exists() else []
@@ -459,7 +489,7 @@ def main() -> None:
     for seed, size, name, arm in grid:
         if (name, size, seed, arm) not in done:
             cell = {"set": name, "size": size, "seed": seed}
-            results += measure(args.data, cell, arm, args.mixed_precision)
+            results += measure(args.data, cell, arm, args.mixed_precision, args.model)
             write_results(args.out, {**provenance(), "results": results})
 
 

@@ -1,16 +1,19 @@
 """The mean of a text's tokens as the input of a head that reads only the first token.
 
-Sentence encoders are trained through the mean of their last hidden states, and the heads of BERT
-and RoBERTa in transformers read the first token. An added layer moves the mean there: its queries
-and keys are zero, so that each token attends to all tokens alike, and its values are the hidden
-states. With the norm n, the first token's state x and the mean m, the head then reads
-tanh(SLOPE * n(SCALE * m + x)), which is close to the direction of the mean. The layer is an
-ordinary one, so the saved model needs no code of its own, and all of it is trained.
+Sentence encoders are trained through the mean of their last hidden states, and the heads of BERT,
+RoBERTa and DistilBERT in transformers read the first token. An added layer moves the mean there:
+its queries and keys are zero, so that each token attends to all tokens alike, and its values are
+the hidden states. With the norm n, the first token's state x and the mean m, the head then reads
+tanh(SLOPE * n(SCALE * m + x)), or of DistilBERT max(0, n(SCALE * m + x) + SHIFT), which are close
+to the direction of the mean. The layer is an ordinary one, so the saved model needs no code of its
+own, and all of it is trained. A ModernBERT reads the mean by its configuration, without a layer;
+its head begins at n(gelu(SMALL * m)). The relative positions of MPNet would change the mean.
 """
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +28,39 @@ from ampft.text.json_io import read_json_object
 MEAN, FIRST = "mean", "first"
 SCALE = 16.0  # weight of the mean beside the first token's state
 SLOPE = 0.3  # of the head's tanh, which a state of unit variance hardly bends
-# Path of the linear layer with a tanh that the first token goes through, by type of model.
-TANH_LAYERS = {
-    "bert": "bert.pooler.dense",
-    "camembert": "classifier.dense",
-    "roberta": "classifier.dense",
-    "xlm-roberta": "classifier.dense",
+SHIFT = 2.0  # before the head's max(0, x), which then cuts off few values of unit variance
+SMALL = 0.1  # where GELU is nearly half of its input
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where models of a type have the parts of a layer, and the linear layer of the head."""
+
+    head: str
+    layers: str = "encoder.layer"
+    queries: tuple[str, str] = ("attention.self.query", "attention.self.key")
+    values: tuple[str, str] = ("attention.self.value", "attention.output.dense")
+    norms: tuple[str, str] = ("attention.output.LayerNorm", "output.LayerNorm")
+    last: str = "output.dense"  # of the feed-forward part
+    shift: float | None = None  # of the head; None for a tanh
+
+
+FAMILIES = {
+    "bert": Family("bert.pooler.dense"),
+    "camembert": Family("classifier.dense"),
+    "roberta": Family("classifier.dense"),
+    "xlm-roberta": Family("classifier.dense"),
+    "distilbert": Family(
+        "pre_classifier",
+        "transformer.layer",
+        ("attention.q_lin", "attention.k_lin"),
+        ("attention.v_lin", "attention.out_lin"),
+        ("sa_layer_norm", "output_layer_norm"),
+        "ffn.lin2",
+        SHIFT,
+    ),
 }
+MODERNBERT = "modernbert"
 MARK = "ampft_reads_mean"  # in the configuration of a model that has the layer already
 
 
@@ -59,52 +88,58 @@ def is_trained_through_mean(path: str) -> bool:
 def can_read_mean(model: Any) -> bool:
     """Return whether `read_mean` supports a model, and it has no such layer yet."""
     kind = getattr(model.config, "model_type", None)
-    return kind in TANH_LAYERS and not getattr(model.config, MARK, False)
+    return kind in (*FAMILIES, MODERNBERT) and not getattr(model.config, MARK, False)
 
 
 def read_mean(model: Any) -> str:
-    """Add the layer to a model for sequence classification, in place; return a note for the user.
+    """Make the head of a model for sequence classification read the mean; return a note on it.
 
     Nothing is drawn at random: the feed-forward part begins as the last layer's without an output.
 
     Raises:
         InputError: The model is of another type.
     """
-    if getattr(model.config, MARK, False):
-        return "the head reads the mean of the tokens, through the layer that was added before"
+    config = model.config
+    if getattr(config, MARK, False):
+        return "the head reads the mean of the tokens, as it was set before"
     if not can_read_mean(model):
         raise InputError(
             f"--pooling mean: {type(model).__name__} is not supported, only models of the types "
-            f"{', '.join(TANH_LAYERS)}. Remove the flag."
+            f"{', '.join((*FAMILIES, MODERNBERT))}. Remove the flag."
         )
-    layers: Any = base_model_of(model).get_submodule("encoder.layer")
-    config = model.config
+    setattr(config, MARK, True)
+    if config.model_type == MODERNBERT:
+        config.classifier_pooling = "mean"
+        _set_to_identity(model.head.dense, SMALL)
+        model.head.norm.reset_parameters()
+        return "the head reads the mean of the tokens, as the encoder was trained to be read"
+    family = FAMILIES[config.model_type]
+    layers: Any = base_model_of(model).get_submodule(family.layers)
     layer: Any = copy.deepcopy(layers[-1], {id(config): config})  # which chooses the attention
-    attention = layer.attention
-    attention.self.layer_idx = len(layers)
-    identity = torch.eye(config.hidden_size)
-    pooler: Any = model.get_submodule(TANH_LAYERS[config.model_type])
-    factors = {
-        attention.self.query: 0.0,
-        attention.self.key: 0.0,
-        attention.self.value: SCALE**0.5,
-        attention.output.dense: SCALE**0.5,
-        layer.output.dense: None,
-        pooler: SLOPE,
-    }
-    with torch.no_grad():
-        for part, factor in factors.items():
-            nn.init.zeros_(part.bias)
-            nn.init.zeros_(part.weight)
-            if factor:
-                part.weight.copy_(factor * identity)
-        for norm in (attention.output.LayerNorm, layer.output.LayerNorm):
-            nn.init.ones_(norm.weight)
-            nn.init.zeros_(norm.bias)
+    if family.layers == Family.layers:
+        layer.attention.self.layer_idx = len(layers)
+    for name in (*family.queries, family.last):
+        _set_to_identity(layer.get_submodule(name), 0.0)
+    for name in family.values:
+        _set_to_identity(layer.get_submodule(name), SCALE**0.5)
+    for name in family.norms:
+        layer.get_submodule(name).reset_parameters()
+    head = model.get_submodule(family.head)
+    if family.shift is None:
+        _set_to_identity(head, SLOPE)
+    else:
+        _set_to_identity(head, 1.0)
+        nn.init.constant_(head.bias, family.shift)
     layers.append(layer)
     config.num_hidden_layers = len(layers)
-    setattr(config, MARK, True)
     return (
         "the head reads the mean of the tokens, as the encoder was trained to be read: an added "
         f"layer, number {len(layers)}, brings it to the first token (--pooling first: without)"
     )
+
+
+def _set_to_identity(layer: Any, factor: float) -> None:
+    with torch.no_grad():
+        layer.weight.copy_(factor * torch.eye(*layer.weight.shape))
+        if layer.bias is not None:
+            layer.bias.zero_()

@@ -3,15 +3,25 @@ import re
 import numpy as np
 import pytest
 import torch
-from tiny_text import tiny_task, tiny_texts
-from transformers import AutoModelForSequenceClassification, BertModel, BertTokenizer
+from tiny_encoders import ENCODERS
+from tiny_text import save_sentence_encoder, tiny_task, tiny_texts
+from torch.nn import functional
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    BertTokenizer,
+    DistilBertConfig,
+    DistilBertModel,
+    ModernBertConfig,
+    ModernBertModel,
+)
 
 import ampft
 from ampft.checks.baseline import frozen_encoder_baseline
 from ampft.errors import InputError
 from ampft.evaluation.probe import probe_decoded, with_probed_head
 from ampft.evaluation.simple_methods import FROZEN
-from ampft.models.mean_pooling import SCALE, SLOPE, is_trained_through_mean, read_mean
+from ampft.models.mean_pooling import SCALE, SHIFT, SLOPE, SMALL, is_trained_through_mean, read_mean
 
 
 def test_the_head_reads_the_mean_and_the_plain_class_serves_it(tiny_bert, tmp_path):
@@ -54,13 +64,70 @@ def test_the_whole_layer_is_trained(tiny_bert):
     assert without == []
 
 
-def test_other_models_are_refused():
-    from transformers import DistilBertConfig, DistilBertForSequenceClassification
+@pytest.fixture(scope="module", params=["distilbert", "modernbert"])
+def other_encoder(request, tiny_bert, tmp_path_factory):
+    """A sentence encoder of another family, and the type of its model."""
+    folder = tmp_path_factory.mktemp("models") / request.param
+    words = BertTokenizer.from_pretrained(tiny_bert)
+    words.model_input_names = ["input_ids", "attention_mask"]
+    shared = {"vocab_size": len(words), "pad_token_id": words.pad_token_id}
+    torch.manual_seed(0)
+    if request.param == "distilbert":
+        shape = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}
+        model = DistilBertModel(DistilBertConfig(**shared, **shape))
+    else:
+        ids = {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+        shape = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+        model = ModernBertModel(ModernBertConfig(**shared, **shape, **ids, num_hidden_layers=2))
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    return folder, request.param
 
-    model = DistilBertForSequenceClassification(
-        DistilBertConfig(vocab_size=20, dim=8, n_heads=1, n_layers=1, hidden_dim=8)
-    )
-    with pytest.raises(InputError, match=r"--pooling mean: DistilBertForSequenceClassification"):
+
+def test_heads_of_other_families_read_the_mean_and_plain_classes_serve_it(other_encoder, tmp_path):
+    """A twin by hand from the plain encoder's last hidden states, one text at a time."""
+    folder, family = other_encoder
+    task = tiny_task(folder, train=12)
+    loaded = task.load_model()
+    assert loaded.begins_at_probe
+    assert any("reads the mean of the tokens" in note for note in loaded.notes)
+    model, plain = loaded.model.eval(), AutoModel.from_pretrained(folder).eval()
+    examples = task.examples("train")
+    width = model.config.hidden_size
+
+    def expected_logits(batch):
+        states = plain(batch["input_ids"], batch["attention_mask"])[0][0]
+        if family == "modernbert":
+            gelu = functional.gelu(SMALL * states.mean(0))
+            return model.classifier(functional.layer_norm(gelu, (width,)))
+        norm = torch.nn.LayerNorm(width, eps=1e-12)
+        state = norm(norm(SCALE * states.mean(0) + states[0]))
+        return model.classifier(torch.relu(state + SHIFT))
+
+    with torch.no_grad():
+        for index in range(12):
+            batch = examples.collate(np.array([index]))
+            found = task.logits(model, batch)[0]
+            torch.testing.assert_close(found, expected_logits(batch), atol=1e-5, rtol=1e-4)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert type(again).__module__.startswith("transformers.models")
+    batch = examples.collate(np.arange(12))
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        torch.testing.assert_close(
+            again(**inputs).logits, task.logits(model, batch), atol=1e-5, rtol=1e-4
+        )
+    before = again.config.to_dict()
+    read_mean(again)
+    assert again.config.to_dict() == before, "it is done once"
+
+
+def test_other_models_are_refused():
+    model = ENCODERS["mpnet"]()
+    with pytest.raises(InputError, match=r"--pooling mean: MPNetForSequenceClassification"):
         read_mean(model)
 
 
@@ -83,13 +150,7 @@ def test_the_files_of_sentence_transformers_say_how_tokens_are_pooled(tmp_path, 
 
 @pytest.fixture(scope="module")
 def sentence_encoder(tiny_bert, tmp_path_factory):
-    """A folder of sentence-transformers: an encoder without a head, and how it pools."""
-    folder = tmp_path_factory.mktemp("models") / "encoder"
-    BertModel.from_pretrained(tiny_bert).save_pretrained(folder)
-    BertTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    return folder
+    return save_sentence_encoder(tiny_bert, tmp_path_factory.mktemp("models") / "encoder")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +181,27 @@ def test_the_frozen_encoder_is_the_regression_that_the_head_began_at(sentence_en
     np.testing.assert_allclose(outcome.probabilities, expected, atol=1e-6)
     with pytest.raises(TypeError):
         frozen_encoder_baseline(*arguments)
+
+
+@pytest.mark.slow
+def test_runs_of_other_families_serve_the_mean(other_encoder, tmp_path):
+    rows = [
+        {"text": text, "label": "abc"[label]}
+        for text, label in zip(*tiny_texts(60).values(), strict=True)
+    ]
+    run = ampft.finetune(
+        rows,
+        output_dir=str(tmp_path / "run"),
+        model_name_or_path=str(other_encoder[0]),
+        max_seq_length=40,
+        num_train_epochs=2,
+        use_cpu=True,
+    )
+    assert any("begins as logistic regression" in note for note in run.record.model.notes)
+    assert any(each.name == FROZEN and each.metrics for each in run.record.simple_methods)
+    assert run.record.served_back is not None
+    served = run.record.served_back.text()
+    assert re.match(r"(\d+) of \1 rows equal in transformers.pipeline", served)
 
 
 @pytest.mark.slow
