@@ -42,9 +42,9 @@ class ModelSettings(HubSettings):
     pooling: str | None = _model(
         None,
         "what the head of a text classifier reads: first, the first token as in transformers, or "
-        "mean, the mean of the tokens, brought there by an added layer (BERT, RoBERTa); if none, "
-        "mean for a sentence encoder without a head whose files say so, if texts have one label "
-        "each, and otherwise first",
+        "mean, the mean of the tokens, brought there by an added layer (BERT, RoBERTa, DistilBERT; "
+        "a ModernBERT needs none); if none, mean for a sentence encoder without a head whose files "
+        "say so, if texts have one label each, and otherwise first",
         choices=("first", "mean"),
         excludes={"lora_r": "adapters are saved without the layer that --pooling mean adds"},
     )
