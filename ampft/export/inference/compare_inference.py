@@ -349,6 +349,13 @@ def compare_inference(
     for run in runs:
         _, cases = read_run_predictions(run.folder / PREDICTIONS_NAME, cases, name)
     assert cases is not None
+    for run in runs[1:]:
+        hashes = {each.record.data.fingerprints.get(cases.split) for each in (runs[0], run)}
+        if len(hashes) > 1:
+            raise InputError(
+                f"RUN: {runs[0].folder} and {run.folder} have different texts or weights in the "
+                f"split {cases.split}. Pass runs that differ only in the seed."
+            )
     weights = getattr(read_predictions(runs[0].folder / PREDICTIONS_NAME), "weights", None)
     columns = _texts(runs[0])
     timed: dict[str, ModelInPrecision] = {}

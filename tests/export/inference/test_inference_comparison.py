@@ -98,6 +98,19 @@ def test_rows_with_weights_count_as_in_their_run(tiny_model, tmp_path):
     assert found == pytest.approx(recorded, abs=1e-5)
 
 
+def test_runs_on_other_texts_with_the_same_labels_are_refused(tiny_model, tmp_path):
+    folders = []
+    for seed in (1, 2):
+        examples = [(text.replace("the", "a" * seed), label) for text, label in rows(60, 0)]
+        run = ampft.finetune(
+            examples, test=examples, output_dir=tmp_path / str(seed), seed=seed, max_train_steps=1,
+            model_name_or_path=str(tiny_model), cpu_threads=1, use_cpu=True,
+        )  # fmt: skip
+        folders.append(run.folder)
+    with pytest.raises(InputError, match="have different texts or weights in the split test"):
+        compare_inference(folders, ("fp32", "bf16"))
+
+
 def test_int8_products_are_really_int8(of_one, saved, monkeypatch):
     comparison = of_one[1]
     executed = comparison.arm("int8").executed
