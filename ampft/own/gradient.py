@@ -161,33 +161,56 @@ def check_is_sum(
         than that it is a mean, such as pairs of examples; otherwise None.
 
     Raises:
-        InputError: It is a mean.
+        InputError: It is a mean, or its weight is.
     """
     state, modes = random_state(accelerator.device), [m.training for m in model.modules()]
-    values = []
+    values, weights = [], []
     try:
         model.eval()
         for micro_batch in (*halves, whole):
             restore_random_state(state, accelerator.device)
             with torch.no_grad(), precision.autocast():
-                total, _ = _checked(loss(_on_device(accelerator, micro_batch)))
+                total, weight = _checked(loss(_on_device(accelerator, micro_batch)))
             values.append(float(total))
+            weights.append(0.0 if weight is None else float(weight))
     finally:
         for module, mode in zip(model.modules(), modes, strict=True):
             module.training = mode
         restore_random_state(state, accelerator.device)
     first, second, both = values
-    slack = SUM_TOLERANCE * max(abs(first), abs(second), abs(both))
-    if abs(first + second - both) <= slack:
-        return None
-    if min(first, second) - slack <= both <= max(first, second) + slack:
+    if _is_mean(*values):
         raise InputError(
             f"loss: it is a mean over the examples, not their sum: {first:.4g} and {second:.4g} "
             f"for two halves of a batch, and {both:.4g} for both together. The gradient would "
             'depend on the number of micro-batches. Return the sum (reduction="sum"), or the sum '
             "and its weight; or pass check_loss=False if this is what you want."
         )
+    if _is_mean(*weights):
+        raise InputError(
+            "loss: its weight is not a sum over the examples: {:.4g} and {:.4g} for two halves of "
+            "a batch, and {:.4g} for both together. The gradient would depend on the number of "
+            "micro-batches. Return what the sum of a batch is divided by, such as its number of "
+            "tokens; or pass check_loss=False if this is what you want.".format(*weights)
+        )
+    if _is_sum(*values):
+        return None
     return (
         f"the loss of a batch ({both:.4g}) is not the sum of the losses of its halves "
         f"({first:.4g} and {second:.4g}), so the gradient depends on how a step is split."
     )
+
+
+def _is_sum(first: float, second: float, both: float) -> bool:
+    """Return whether the number of a batch is the sum of the numbers of its halves."""
+    return abs(first + second - both) <= _slack(first, second, both)
+
+
+def _is_mean(first: float, second: float, both: float) -> bool:
+    """Return whether it is not the sum, and lies between the numbers of the halves."""
+    slack = _slack(first, second, both)
+    is_between = min(first, second) - slack <= both <= max(first, second) + slack
+    return is_between and not _is_sum(first, second, both)
+
+
+def _slack(*values: float) -> float:
+    return SUM_TOLERANCE * max(map(abs, values))

@@ -70,6 +70,20 @@ def test_a_mean_is_refused_by_name_before_a_step(tmp_path):
     assert read_record(tmp_path / "run").status == "interrupted"
 
 
+@pytest.mark.parametrize("weight", [1, 0.25, "mean"])
+def test_a_weight_that_is_a_mean_is_refused(tmp_path, weight):
+    model, training = made(tmp_path / "run")
+
+    def loss(batch):
+        mask = (batch[0][:, 0] > -9).float()
+        return summed(model)(batch), mask.mean() if weight == "mean" else weight
+
+    with pytest.raises(InputError, match=r"its weight is not a sum over the examples: .* for two"):
+        trained(training, loss)
+    model, training = made(tmp_path / "other")
+    trained(training, lambda batch: (summed(model)(batch), len(batch[0])))
+
+
 def test_a_mean_is_accepted_on_request_and_a_sum_always(tmp_path):
     model, training = made(tmp_path / "one", check_loss=False)
     trained(training, lambda b: nn.functional.cross_entropy(model(b[0]), b[1]))
