@@ -130,11 +130,11 @@ def averaged_weights(prepared: Prepared) -> AveragedWeights | None:
 def scaled_head(prepared: Prepared, write: Write) -> ScaledHead | None:
     """Return what scales the head; None if the user chose the head or decisions, or it is sharded.
 
-    A head that did not begin at a probe, and a run without validation rows, are not scaled either.
+    Heads that began at random, of several columns or without validation rows are not scaled either.
     """
     args, loaded, accelerator = prepared.args, prepared.loaded, prepared.accelerator
     is_default = args.head_init is None and loaded.begins_at_probe and loaded.probe is not None
-    is_free = not (args.fitted_flags or is_sharded(accelerator))
+    is_free = not (args.fitted_flags or is_sharded(accelerator) or args.several_labels)
     if not (is_default and is_free and prepared.selects_best):
         return None
     batch = args.per_device_eval_batch_size

@@ -118,6 +118,15 @@ def test_whoever_chooses_the_head_or_calibrates_gets_it_as_trained(
 
 
 @pytest.mark.slow
+def test_a_head_of_several_columns_ends_as_it_was_trained(encoder, rows, tmp_path):
+    columns = [{**row, "topic": "xyz"[place % 3]} for place, row in enumerate(rows)]
+    names = {"text_column_names": "text", "label_column_name": "label,topic"}
+    run = train(encoder, columns, tmp_path / "run", task="columns", **names)
+    assert run.record.head_scale is None
+    assert run.report["micro_f1"] > 0
+
+
+@pytest.mark.slow
 def test_a_run_that_is_stopped_after_the_scaling_ends_with_the_same_bits(encoder, rows, tmp_path):
     straight, again = train(encoder, rows, tmp_path / "straight"), tmp_path / "again"
     with interrupted_at("final evaluation", signal.SIGTERM), pytest.raises(Preempted):
