@@ -53,6 +53,8 @@ def rows_of_object(item: Mapping[str, Any], path: Path) -> tuple[Rows, str] | No
                     f"{path}: row {place} (from 0) of the key data does not have one cell for each "
                     f"of {counted(len(names), 'name')} in the key columns. Correct the file."
                 )
+        if len({*names}) < len(names):
+            raise InputError(f"{path}: a name occurs twice in {quoted_list(names)}. Rename one.")
         rows = [dict(zip(names, row, strict=True)) for row in item["data"]]
     elif lists and len(item) > 1:
         raise InputError(

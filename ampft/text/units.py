@@ -8,7 +8,6 @@ Standard Annex 29). The package `regex` finds these.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -144,24 +143,6 @@ def unspaced_graphemes(text: str) -> int:
 def graphemes(text: str) -> list[str]:
     """Return the grapheme clusters of a text, blanks included."""
     return _GRAPHEME.findall(text)
-
-
-@lru_cache(maxsize=10_000)
-def script_of(character: str) -> str:
-    """Return the script of a letter, `NUMBERS` for a digit, and otherwise an empty string."""
-    if unicodedata.category(character).startswith("N"):
-        return NUMBERS
-    parts = unicodedata.name(character, "").split()  # such as HANGUL SYLLABLE GA
-    if parts[:1] == ["CJK"]:
-        return "Han"
-    for count in (3, 2, 1):
-        name = "_".join(part.capitalize() for part in parts[:count])
-        try:
-            if regex.match(rf"(?=\p{{L}})\p{{Script={name}}}", character):
-                return name
-        except regex.error:
-            continue
-    return ""
 
 
 def _split_at_spaces(text: str) -> list[Word]:

@@ -11,6 +11,7 @@ from typing import Any
 from ampft.errors import InputError, quoted
 
 MAX_CLASSES = 255
+SIGN = "#"  # begins a comment; alone in its line it is a class, as among the Penn Treebank's tags
 Color = tuple[int, int, int]
 FLAG = "--class_names_file"
 FORMATS = (
@@ -71,7 +72,8 @@ def _lines(path: Path, text: str) -> list[ClassEntry]:
     entries = list[ClassEntry]()
     are_numbered = False
     for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#") or _HEADER.fullmatch(line):
+        is_comment = line.lstrip().startswith("#") and line.strip() != SIGN
+        if not line.strip() or is_comment or _HEADER.fullmatch(line):
             continue
         if _NUMBERED_HEADER.fullmatch(line):
             are_numbered = True

@@ -308,7 +308,10 @@ def _sentences(path: Path, encoding: str, layout: _Layout) -> Iterator[tuple[int
 
 
 def _lines(path: Path, encoding: str) -> Iterator[tuple[int, list[str] | None]]:
-    """Yield number and cells of each line, None for a blank one, and None after the last one."""
+    """Yield number and cells of each line, None for a blank one or a border of documents.
+
+    None follows the last line.
+    """
     number, is_of_2012 = 0, False
     with opened_text(path, encoding) as file:
         for number, line in enumerate(file, start=1):
@@ -317,8 +320,10 @@ def _lines(path: Path, encoding: str) -> Iterator[tuple[int, list[str] | None]]:
                 continue
             is_of_2012 |= line.startswith(DOCUMENT_OF_2012)
             cells = _split_line(line)
-            if cells[0] != DOCUMENT:
-                yield number, cells[:COLUMNS_OF_2012] if is_of_2012 else cells
+            if cells[0] == DOCUMENT:  # no sentence goes on in another document
+                yield number, None
+                continue
+            yield number, cells[:COLUMNS_OF_2012] if is_of_2012 else cells
     yield number + 1, None
 
 

@@ -27,7 +27,7 @@ from ampft.data.sources.arrow_rows import write_arrow
 from ampft.data.sources.readers import FLAGS, OF_TABLES, open_table, open_tables
 from ampft.data.sources.source_table import SourceTable, as_text, refuse_surrogates
 from ampft.data.sources.spans import EntitySpan
-from ampft.data.sources.text_lists import list_or_cell
+from ampft.data.sources.text_lists import list_or_cell, seems_to_be_list
 from ampft.data.table_rows import Loaded
 from ampft.decision import OUTSIDE, bio_tags
 from ampft.errors import InputError, quoted, quoted_list
@@ -117,7 +117,10 @@ def read_token_tables(
         InputError: The columns or a row cannot be used, or its tags are wrong; the message names
             it.
     """
-    tables = {split: [*map(with_row_per_sentence, each)] for split, each in tables.items()}
+    tables = {
+        split: [with_row_per_sentence(table, request.label_columns or ()) for table in each]
+        for split, each in tables.items()
+    }
     first = tables["train"][0]
     origin = first.origin if first.dataset is None else str(request.dataset_name)
     columns, note = choose_token_columns(first, request, origin=origin)
@@ -312,6 +315,11 @@ def _in_scheme(rows: LabelledRows, scheme: str) -> LabelledRows:
                 f"{place}: {error}, but the training data follow the scheme"
                 f" {scheme}.{BIO_RULE if scheme == BIO else ''} Fix the tag."
             ) from None
+        except KeyError as error:
+            raise InputError(
+                f"{rows.table.place(number)}: the tag {quoted(error.args[0])} is not among the"
+                f" names of tags: {quoted_list(names)}. Fix the tag, or add its name."
+            ) from None
     labels = RowLabels.from_counts(codes, rows.labels.counts)
     return replace(rows, labels=labels, names=names, declared=names)
 
@@ -324,7 +332,8 @@ def _read_cells(
     if columns.are_spans:
         return _words_of_text(words, tags, columns, place)
     words = list_or_cell(words)
-    if isinstance(words, str) and not isinstance(tags, int):  # a sentence, with blanks between
+    is_damaged = isinstance(words, str) and isinstance(tags, list) and seems_to_be_list(words)
+    if isinstance(words, str) and not (is_damaged or isinstance(tags, int)):  # with blanks between
         words, tags = words.split(), tags.split() if isinstance(tags, str) else tags
     (word_column,), tag_column = columns.inputs, columns.labels.title
     for cell, column in ((words, word_column), (tags, tag_column)):
@@ -349,14 +358,16 @@ def _read_cells(
 
 
 def _tag_name(tag: Any, column: str, declared: tuple[str, ...] | None, place: str) -> str:
-    is_index = isinstance(tag, int) and not isinstance(tag, bool)
-    if is_index and declared is not None and str(tag) in declared:
-        return str(tag)  # a number that is itself the name
-    if is_index and declared is not None and 0 <= tag < len(declared):
-        return declared[tag]
     if isinstance(tag, str) and tag.strip():
         refuse_surrogates(tag, place)
-        return tag.strip()
+        name = tag.strip()
+        is_name = declared is None or any(each.isdecimal() for each in declared)
+        if is_name or not name.isdecimal():
+            return name
+        tag = int(name)  # as a text file has numbers
+    is_index = isinstance(tag, int) and not isinstance(tag, bool)
+    if is_index and declared is not None and 0 <= tag < len(declared):
+        return declared[tag]
     hint = " Write the names of the tags." if is_index else ""
     if is_index and declared is not None:
         hint = f" There are {len(declared)} names, for 0 to {len(declared) - 1}."

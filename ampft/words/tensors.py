@@ -46,7 +46,7 @@ from ampft.models.tokenizer import (
     tokenization_of,
 )
 from ampft.text.numbers import counted
-from ampft.text.units import TextUnits, Word
+from ampft.text.units import BLANKS, TextUnits, Word
 from ampft.words.conll import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
 from ampft.words.reading import TagReader
 from ampft.words.word_columns import (
@@ -105,10 +105,13 @@ def open_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
     as_conll = Path(request.output_file or "").suffix.lower() in CONLL_SUFFIXES
     keeps_blank = list(request.files) == [STANDARD_INPUT] and not as_conll
     table, column = _table(request, trained, keeps_blank=keeps_blank)
+    labels = _labels(table, column, request, trained)
+    tags = () if labels is None or labels.tokens.are_spans else (labels.title,)
 
     def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...] | None:
         try:
-            found = sentence_of(cells[0], trained)
+            found = _sentence_with_tags(*cells) if tags else None
+            found = found or sentence_of(cells[0], trained)
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
         words = found.words
@@ -119,8 +122,7 @@ def open_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
         return (found,)
 
     missing = f"no words, or an empty one, in column {column!r}. Remove the rows."
-    labels = _labels(table, column, request, trained)
-    return InputRows(table, (column,), convert, missing, labels, keeps_blank=keeps_blank)
+    return InputRows(table, (column, *tags), convert, missing, labels, keeps_blank=keeps_blank)
 
 
 def rows_in_memory(inputs: Any, trained: TrainingInfo) -> list[tuple[Sentence]]:
@@ -156,7 +158,12 @@ def sentence_of(cell: Any, trained: TrainingInfo) -> Sentence:
     if trained.input_columns != (TEXT,):
         cell = list_or_cell(cell)
     if isinstance(cell, list | tuple):
-        text, words = units.joined([str(word) for word in cell])
+        nested = next((word for word in cell if isinstance(word, list | tuple | Mapping)), None)
+        if nested is not None:
+            raise InputError(f"received {quoted(nested)} as a word; a word must be a text.")
+        is_missing = [word is None or word != word for word in cell]  # NaN differs from itself
+        texts = ["" if gone else str(w) for w, gone in zip(cell, is_missing, strict=True)]
+        text, words = units.joined(texts)
         return Sentence(text, tuple(words))
     text = "" if cell is None else cell
     if not isinstance(text, str):
@@ -165,6 +172,20 @@ def sentence_of(cell: Any, trained: TrainingInfo) -> Sentence:
         return Sentence(text, tuple(units.split(text)))
     except ValueError as error:
         raise InputError(f"{error}.") from None
+
+
+def _sentence_with_tags(cell: Any, tags: Any) -> Sentence | None:
+    """Return the words of a text with a blank between them, as training reads a text with tags.
+
+    Returns:
+        The sentence; None if the cell is a list, or if its words and the tags differ in number.
+    """
+    cell, tags = list_or_cell(cell), list_or_cell(tags)
+    tags = tags.split() if isinstance(tags, str) else tags
+    if not (isinstance(cell, str) and isinstance(tags, list | tuple)):
+        return None
+    words = TextUnits(BLANKS).split(cell)
+    return Sentence(cell, tuple(words)) if words and len(words) == len(tags) else None
 
 
 def _table(
@@ -185,10 +206,14 @@ def _table(
         sheet=request.sheet_name,
         other_reader=read_as_conll,
     )
-    table = with_row_per_sentence(table)
+    of_tags = request.label_column_name or trained.arguments.get("label_column_name")
+    table = with_row_per_sentence(table, (of_tags,) if of_tags else ())
     named = request.text_column_names
     of_training = trained.arguments.get("text_column_names")
-    usual = (*((of_training,) if of_training else ()), *WORD_COLUMNS, *TEXT_COLUMNS)
+    kinds = [WORD_COLUMNS, TEXT_COLUMNS]
+    if trained.input_columns == (TEXT,):  # as in training: rows of Prodigy have both
+        kinds.reverse()
+    usual = (*((of_training,) if of_training else ()), *kinds[0], *kinds[1])
     column = named or next((name for name in usual if name in table.columns), TEXT)
     require_columns((column,), table.columns, INPUT_FLAGS["token"], origin=table.origin)
     return table, column

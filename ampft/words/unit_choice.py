@@ -5,10 +5,14 @@ Files of words show it by their words, and character spans by where they begin a
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import islice
+
+import regex
 
 from ampft.data.sources.spans import EntitySpan
 from ampft.errors import listed, quoted
@@ -25,7 +29,6 @@ from ampft.text.units import (
     TextUnits,
     Word,
     graphemes,
-    script_of,
     unspaced_graphemes,
 )
 
@@ -202,3 +205,21 @@ def _scripts_at(word: Word, place: int) -> frozenset[str]:
             return frozenset({script_of(before), script_of(grapheme[0])} - {""})
         start, before = start + len(grapheme), grapheme[0]
     return frozenset()
+
+
+@lru_cache(maxsize=10_000)
+def script_of(character: str) -> str:
+    """Return the script of a letter, `NUMBERS` for a digit, and otherwise an empty string."""
+    if unicodedata.category(character).startswith("N"):
+        return NUMBERS
+    parts = unicodedata.name(character, "").split()  # such as HANGUL SYLLABLE GA
+    if parts[:1] == ["CJK"]:
+        return "Han"
+    for count in (3, 2, 1):
+        name = "_".join(part.capitalize() for part in parts[:count])
+        try:
+            if regex.match(rf"(?=\p{{L}})\p{{Script={name}}}", character):
+                return name
+        except regex.error:
+            continue
+    return ""

@@ -10,7 +10,7 @@ from typing import Any
 from ampft.data.columns import normalized_name
 from ampft.data.sources.source_table import SAMPLE_ROWS, Row, SourceTable, as_text
 from ampft.data.sources.text_lists import list_or_cell
-from ampft.errors import quoted
+from ampft.errors import InputError, quoted
 from ampft.words.word_columns import TAG_COLUMNS, WORD_COLUMNS
 
 # Names in data sets of words, such as Kaggle's ner_dataset.csv, without case.
@@ -22,12 +22,15 @@ WORDS = ("word", "token", *WORD_COLUMNS)
 TAGS = ("tag", "ner_tag", "ner", "label", *TAG_COLUMNS)
 
 
-def with_row_per_sentence(table: SourceTable) -> SourceTable:
+def with_row_per_sentence(table: SourceTable, named_tags: Sequence[str] = ()) -> SourceTable:
     """Return a table with a row per sentence, if it has one per word; otherwise the table itself.
 
     The columns of sentences, words and tags are found by their names. A sentence goes on while its
     cell is empty or the same. Each cell becomes the list of its words' cells, and words and tags
     are also called by their usual names.
+
+    Args:
+        named_tags: Columns of tags that the user named.
     """
     if table.has_line_per_word:
         return table
@@ -56,12 +59,13 @@ def with_row_per_sentence(table: SourceTable) -> SourceTable:
             if not lines:
                 start = number
             current = identity if as_text(identity, "", sentence) is not None else current
+            _refuse_line_breaks(cells, sources, word, table.place(number))
             lines.append(cells)
         if lines:
             yield start, _joined(lines, wanted)
 
     def _joined(lines: Sequence[Sequence[Any]], wanted: Sequence[str]) -> list[Any]:
-        of_words = {word, tag, *aliases}
+        of_words = {word, tag, *aliases, *named_tags}
         columns = zip(wanted, zip(*lines, strict=True), strict=True)
         return [list(cells) if name in of_words else cells[0] for name, cells in columns]
 
@@ -77,6 +81,21 @@ def with_row_per_sentence(table: SourceTable) -> SourceTable:
         },
         dataset=None,
     )
+
+
+def _refuse_line_breaks(
+    cells: Sequence[Any], columns: Sequence[str], word: str, place: str
+) -> None:
+    """Raise InputError for a word that spans lines: a quote in the column of words is not doubled.
+
+    CSV reads all rows up to the next quote as one word.
+    """
+    for cell, column in zip(cells, columns, strict=True):
+        if column == word and isinstance(cell, str) and "\n" in cell.strip():
+            raise InputError(
+                f"{place}: the word {quoted(cell)} spans lines. If a quote is a word, write it as"
+                ' """" (in quotes, and doubled).'
+            )
 
 
 def _named(columns: Sequence[str], names: Sequence[str]) -> str | None:

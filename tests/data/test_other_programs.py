@@ -411,3 +411,45 @@ def test_a_text_about_paragraphs_is_no_document_of_spacy(tmp_path):
     rows = [(f'the "paragraphs" of {i}', "ab"[i % 2]) for i in range(40)]
     content = "\n".join(json.dumps({"text": text, "label": label}) for text, label in rows)
     assert rows_of(load(tmp_path, content, "train.jsonl")) == rows
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    content = {"columns": ["text", "text", "label"], "data": [["a", "A", "x"]]}
+    with pytest.raises(InputError, match="a name occurs twice in 'text', 'text', 'label'"):
+        load(tmp_path, json.dumps(content), "train.json")
+
+
+KAGGLE = (
+    "Sentence #,Word,POS,Tag\nSentence: 1,Ann,NNP,B-per\n,sleeps,VB,O\nSentence: 2,Bob,NNP,B-per\n"
+)
+
+
+def test_a_quote_that_is_a_word_does_not_swallow_rows(tmp_path):
+    rows = 'Sentence: 3,He,PRP,O\n,",O,O\n,Hello,UH,O\n,",O,O\n,.,.,O\n'
+    with pytest.raises(InputError, match=r"line 6: the word .* spans lines. If a quote is a word"):
+        load(tmp_path, KAGGLE + rows)
+    doubled = rows.replace(',",', ',"""",')
+    words, _ = sentences(load(tmp_path, KAGGLE + doubled))[-1]
+    assert words == ["He", '"', "Hello", '"', "."]
+
+
+def test_another_column_of_tags_can_be_named_in_a_row_per_word(tmp_path):
+    data = load(tmp_path, KAGGLE, label_column_name="POS")
+    assert sentences(data) == [(["Ann", "sleeps"], ["NNP", "VB"]), (["Bob"], ["NNP"])]
+
+
+@pytest.mark.parametrize("empty", ["set()", "frozenset()", "[]"])
+def test_a_set_without_labels_has_none(tmp_path, empty):
+    text = f"text,labels\na,\"{{'x', 'y'}}\"\nb,{empty}\nc,{{'x'}}\nd,{{'y'}}\n"
+    data = load(tmp_path, text, task="multi-label")
+    assert data.label_names == ("x", "y")
+    assert data.splits["train"]["label"][:] == [[0, 1], [], [0], [1]]
+
+
+@pytest.mark.parametrize("label", ["frozenset({'x', 'y'})", "[007, 008]", "['C:\\users', 'x']"])
+def test_other_lists_are_refused(tmp_path, label):
+    text = f'text,labels\na,"{label}"\nb,x\nc,y\n'
+    with pytest.raises(
+        InputError, match=r"line 2: .* seems to be a list and cannot be read as one"
+    ):
+        load(tmp_path, text, task="multi-label")

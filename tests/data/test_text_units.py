@@ -16,9 +16,9 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.decision import entities
 from ampft.errors import InputError
-from ampft.text.units import KINDS, TextUnits, graphemes, script_of
+from ampft.text.units import KINDS, TextUnits, graphemes
 from ampft.words.tags import EntitySpan, tag_words
-from ampft.words.unit_choice import units_of_spans, units_of_words
+from ampft.words.unit_choice import script_of, units_of_spans, units_of_words
 
 # Frames and what fills them: each text has its entities where a reader sees them.
 SPANS = {

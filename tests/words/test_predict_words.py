@@ -169,3 +169,60 @@ def test_a_text_has_the_units_of_the_training():
     )
     with pytest.raises(InputError, match=r"position 1 .*: the model was trained on words of a scr"):
         of_sentences.rows_in_memory(["北京 市", "王小明住在北京市"], trained)
+
+
+def words_of(folder, file, tmp_path, **options):
+    output = tmp_path / "out.jsonl"
+    predict_file(
+        str(folder),
+        PredictRequest(files=[str(file)], output_file=str(output), overwrite=True, **options),
+    )
+    return [json.loads(line)["words"] for line in output.read_text().splitlines()]
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_rows_with_a_text_and_tokens_are_read_as_in_training(folder, tmp_path):
+    record = ampft.runs.predict.read_record(folder)
+    record.data = DataPart(
+        name="x", kind=TOKEN, input_columns=("text",), fingerprints={}, examples={}
+    )
+    write_contract(folder, "tokens", TAGS, {"kind": "words"})
+    tokens = [{"text": "w1", "start": 0, "end": 2, "id": 0}]  # as Prodigy writes them
+    spans = [{"start": 0, "end": 2, "label": "PER"}]
+    rows = [{"text": "w1, w2", "tokens": tokens, "spans": spans, "answer": "accept"}]
+    file = write_lines(tmp_path / "rows.jsonl", 2 * rows)
+    assert words_of(folder, file, tmp_path) == 2 * [["w1", ",", "w2"]]
+    with pytest.raises(InputError, match=r"line 1: received .* as a word; a word must be a text"):
+        words_of(folder, file, tmp_path, text_column_names="tokens")
+
+
+@pytest.mark.parametrize("word", [None, float("nan")])
+def test_a_missing_word_is_refused_as_in_training(folder, tmp_path, word):
+    file = write_rows(tmp_path / "rows.jsonl", [["w1"], ["w2", word]])
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 2: no words, or an empty one"):
+        words_of(folder, file, tmp_path)
+
+
+def test_a_text_with_tags_has_their_words(folder, tmp_path, capsys):
+    rows = [
+        {"tokens": "w1 w2. (w3)", "tags": "B-PER I-PER O"},
+        {"tokens": "w1 w2. (w3)", "tags": "sports"},  # no tags of these words
+    ]
+    file = write_lines(tmp_path / "rows.jsonl", rows[:1])
+    assert words_of(folder, file, tmp_path) == [["w1", "w2.", "(w3)"]]
+    assert "Words: 3 in 1 sentences" in capsys.readouterr().out
+    file = write_lines(tmp_path / "rows.jsonl", rows)
+    assert words_of(folder, file, tmp_path)[1] == ["w1", "w2", ".", "(", "w3", ")"]
+    assert "not scored: " in capsys.readouterr().out
+
+
+def test_how_a_file_is_read_is_said(folder, tmp_path, capsys):
+    file = tmp_path / "lines.txt"
+    file.write_text("w1 w2\nw3 w4\n", encoding="utf-8")
+    assert words_of(folder, file, tmp_path) == [["w1", "w3"]]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"note {file}: read as CoNLL, a word and its tag per line." in printed

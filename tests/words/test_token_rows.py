@@ -436,3 +436,67 @@ def test_named_columns_with_lists_are_words_and_tags(tmp_path, ending):
     # Several labels of a text are none of its words.
     assert not are_words(text_column_names="text", label_column_name="topics")
     assert not are_words(text_column_names="text")
+
+
+def in_memory(features, **columns):
+    return DatasetDict({"train": Dataset.from_dict(columns, features=Features(features))})
+
+
+def whole(**options):
+    return ClassifyArguments(**{"validation_fraction": 0.0, "test_fraction": 0.0, **options})
+
+
+def test_indices_of_classes_that_are_called_by_numbers():
+    names = ClassLabel(names=["1", "2", "3"])
+    features = {"tokens": List(Value("string")), "ner_tags": List(names)}
+    data = in_memory(features, tokens=[["a", "b", "c"], ["d"]], ner_tags=[[0, 1, 2], [2]])
+    loaded = load_data(whole(), data)
+    assert words_and_tags(loaded) == [[("a", "1"), ("b", "2"), ("c", "3")], [("d", "3")]]
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("train.csv", "tokens,ner_tags\nBob in Rome,1 0 2\nAnn sleeps,1 0\n"),
+    ("train.conll", "Bob\t1\nin\t0\nRome\t2\n\nAnn\t1\nsleeps\t0\n"),
+])  # fmt: skip
+def test_numbers_in_texts_are_indices_too(tmp_path, name, text):
+    names = tmp_path / "names.txt"
+    names.write_text("O\nB-PER\nB-LOC\n", encoding="utf-8")
+    asked = request(tmp_path / name, text, class_names_file=str(names), task="tokens")
+    assert words_and_tags(load_data(asked)) == [
+        [("Bob", "B-PER"), ("in", "O"), ("Rome", "B-LOC")], [("Ann", "B-PER"), ("sleeps", "O")],
+    ]  # fmt: skip
+
+
+def test_a_tag_that_the_file_of_names_lacks_is_refused(tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("O\nB-PER\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"line 1: the tag 'B-LOC' is not among the names of tags"):
+        conll(tmp_path, SENTENCE, class_names_file=str(names))
+
+
+def test_a_sign_of_number_is_a_tag_of_the_penn_treebank(tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("# tags\n\"\n''\n#\n$\nNN\n", encoding="utf-8")
+    rows = [{"tokens": ["#", "$", "cat"], "pos_tags": [2, 3, 4]}]
+    asked = request(
+        tmp_path / "rows.jsonl", json.dumps(rows[0]) + "\n", class_names_file=str(names)
+    )
+    assert words_and_tags(load_data(asked)) == [[("#", "#"), ("$", "$"), ("cat", "NN")]]
+
+
+def test_a_border_of_documents_ends_a_sentence(tmp_path):
+    data = conll(tmp_path, "Ann\tB-PER\nsleeps\tO\n-DOCSTART-\tO\nBob\tB-PER\neats\tO\n")
+    assert data.splits["train"]["tokens"][:] == [["Ann", "sleeps"], ["Bob", "eats"]]
+
+
+def test_columns_of_spans_of_unequal_lengths_are_refused(tmp_path):
+    spans = {"start": [0, 11], "end": [3, 15], "label": ["PER"]}
+    text = json.dumps({"text": "Ann goes to Rome", "entities": spans}) + "\n"
+    with pytest.raises(InputError, match=r"line 1: column 'entities' must hold a list of spans"):
+        load_data(request(tmp_path / "rows.jsonl", text))
+
+
+def test_strings_that_python_would_join_are_no_words(tmp_path):
+    text = "tokens,ner_tags\n\"['a' 'b', 'c']\",\"['O', 'B-X']\"\n\"['d']\",\"['O']\"\n"
+    with pytest.raises(InputError, match="line 2: column 'tokens' must hold a list"):
+        load_data(request(tmp_path / "rows.csv", text, task="tokens"))

@@ -15,7 +15,8 @@ _QUOTED = r"""[uU]?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _BARE = r"True|False|None|nan|[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _VALUE = re.compile(rf"\s*(?:np\.\w+\()?({_QUOTED}|{_BARE})\)?\s*(,?)", re.S)
 # Also a list of R, c("a", "b"), an array of Postgres, {a,b}, and a list within a text of JSON.
-_ALMOST = re.compile(r"\[.*[,;\s'\"].*\]$|\{.*\}$|[\[({\"]\s*['\"\[]|[\w.]+\(\s*[\['\"]", re.S)
+_ALMOST = re.compile(r"\[.*[,;\s'\"].*\]$|\{.*\}$|[\[({\"]\s*['\"\[]|[\w.]+\(\s*[\[{'\"]", re.S)
+_JOINED = re.compile(rf"{_QUOTED}\s+(?=[uU]?['\"])")  # strings that Python would join
 _CHOICES = re.compile(r'\{\s*"choices"\s*:\s*(\[.*\])\s*\}', re.S)
 _PAIRS = {"[": "]", "(": ")", "{": "}"}
 _WORDS = {"True": True, "False": False, "None": None, "nan": None}
@@ -29,6 +30,8 @@ def list_in_text(cell: str) -> list[object] | None:
             around names are needed; `[anger, joy]` is no list.
     """
     text = cell.strip()
+    if text in ("set()", "frozenset()"):
+        return []
     outside = _OUTSIDE.fullmatch(text)
     if outside is None or _PAIRS[outside[1]] != outside[3]:
         return None
@@ -39,7 +42,10 @@ def list_in_text(cell: str) -> list[object] | None:
         return list_in_text(of_label_studio[1])
     elif "'" not in text and '"' not in text:
         return None  # words in brackets
-    found = list(_values(outside[2]))
+    try:
+        found = list(_values(outside[2]))
+    except SyntaxError:  # such as 007
+        return None
     return None if None in found else [value for pair in found if pair for value in pair]
 
 
@@ -50,12 +56,13 @@ def list_or_cell(cell: Any) -> Any:
             return cell["choices"]
         if all(isinstance(value, bool | int | float) for value in cell.values()):  # of spaCy
             return [name for name, share in cell.items() if share >= 0.5]
-        if all(isinstance(value, list) for value in cell.values()):  # columns, of `datasets`
-            return [dict(zip(cell, row, strict=False)) for row in zip(*cell.values(), strict=False)]
+        lengths = {len(value) if isinstance(value, list) else None for value in cell.values()}
+        if len(lengths) == 1 and None not in lengths:  # columns, of `datasets`
+            return [dict(zip(cell, row, strict=True)) for row in zip(*cell.values(), strict=True)]
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return cell
     found = list_in_text(cell)
-    if found is None:
+    if found is None and not _JOINED.search(cell):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             found = ast.literal_eval(cell.strip())
     return cell if found is None else found
