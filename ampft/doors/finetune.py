@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from ampft.arguments import parse_classify_arguments
@@ -132,10 +133,10 @@ def data_settings(
     Raises:
         InputError: Paths are mixed with data in memory, or a source is named twice.
     """
-    from ampft.data.sources.data_sets import is_path, is_paths, splits_in_memory
+    from ampft.data.sources.data_sets import is_path, splits_in_memory
 
     given = {
-        split: ",".join(map(os.fspath, data)) if is_paths(data) else data
+        split: ",".join(map(os.fspath, data)) if _are_paths(data) else data
         for split, data in splits.items()
         if data is not None
     }
@@ -157,3 +158,13 @@ def data_settings(
     if "train" not in given:
         raise InputError(f"train is missing: received only {', '.join(given)}.")
     return splits_in_memory(given), {}
+
+
+def _are_paths(data: object) -> bool:
+    """Return whether data are a list of paths: strings count if they end like a file's name."""
+    return (
+        isinstance(data, list)
+        and bool(data)
+        and all(isinstance(each, str | os.PathLike) for each in data)
+        and all(not isinstance(each, str) or re.search(r"\.\w{2,7}$", each) for each in data)
+    )

@@ -25,6 +25,7 @@ MAX_16_BIT = 65535
 IN_MEMORY = "an image in memory"
 NEARLY_BLACK = 16  # of 255; 12-bit values in 16-bit images reach it
 BITS_PER_SAMPLE, PHOTOMETRIC = 258, 262  # tags of TIFF
+LOSSY_WEBP = "lossy WebP"
 # Raised by Pillow for broken files, and for pixels that would fill the memory.
 DECODING_ERRORS = (OSError, SyntaxError, ValueError, TypeError, Image.DecompressionBombError)
 
@@ -69,7 +70,25 @@ def open_image(value: Any) -> Image.Image:
             " Save the image with 8 bits, or with an alpha channel."
         )
     image.filename = str(path) if isinstance(path, str | Path) else ""
+    if image.format == "WEBP" and has_lossy_pixels(content):
+        image.info["compression"] = LOSSY_WEBP
     return image
+
+
+def has_lossy_pixels(content: bytes) -> bool:
+    """Return whether a WebP file has a picture with lossy compression, a chunk called `VP8 `.
+
+    Source: https://developers.google.com/speed/webp/docs/riff_container
+    """
+    start = 12  # after RIFF, the size of the file, and WEBP
+    while start + 8 <= len(content):
+        name = content[start : start + 4]
+        if name in (b"VP8 ", b"VP8L"):
+            return name == b"VP8 "
+        size = int.from_bytes(content[start + 4 : start + 8], "little")
+        # The chunks of a frame of an animation follow 16 bytes in it.
+        start += 8 + (16 if name == b"ANMF" else size + size % 2)
+    return False
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

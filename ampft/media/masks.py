@@ -13,13 +13,19 @@ from datasets import Dataset
 from PIL import Image, ImageOps
 
 from ampft.errors import InputError, listed, quoted
-from ampft.media.images import open_image
+from ampft.media.images import LOSSY_WEBP, open_image
 from ampft.text.numbers import counted
 from ampft.words.class_names import FLAG, MAX_CLASSES, Color, read_class_names
 
 IGNORED = 255  # class index of pixels that do not count
 GREY, PALETTE, COLOR = "grey", "palette", "colour"
 LOSSY = ("JPEG", "MPO", "AVIF")
+# Lossy compressions of files that can also have others, as Pillow and `open_image` call them.
+LOSSY_COMPRESSIONS = {
+    "jpeg": "TIFF with JPEG compression",
+    "tiff_jpeg": "TIFF with JPEG compression",
+    LOSSY_WEBP: LOSSY_WEBP,
+}
 IGNORED_CODE = -1  # instead of a colour, of a pixel that does not count
 ROWS_AT_A_TIME = 16
 
@@ -123,9 +129,13 @@ def mask_values(
     Raises:
         MaskError: It has colours but the classes' colours are unknown, or it is a JPEG or AVIF.
     """
-    if mask.format in LOSSY:
-        kind = f"{'an' if mask.format == 'AVIF' else 'a'} {mask.format}"
-        raise MaskError(f"{kind}, whose compression changes the values of pixels: save it as PNG")
+    compression = str(mask.info.get("compression"))
+    if mask.format in LOSSY or compression in LOSSY_COMPRESSIONS:
+        kind = LOSSY_COMPRESSIONS.get(compression, str(mask.format))
+        article = "an" if kind[0] in "AI" else "a"
+        raise MaskError(
+            f"{article} {kind}, whose compression changes the values of pixels: save it as PNG"
+        )
     if mask_kind(mask) in by_color:
         return mask_colors(mask)
     mask = ImageOps.exif_transpose(mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ampft.data.media import MEDIA
 from ampft.data.sources.arrow_rows import as_file
 from ampft.data.sources.file_names import files_in
 from ampft.data.sources.source_table import SourceTable
-from ampft.errors import InputError
+from ampft.errors import InputError, listed
 from ampft.kinds.prediction import InputRows, PredictRequest, TrainingInfo
 from ampft.kinds.rows import LENGTHS, are_media, find_labels, table_of_lists, table_of_rows
 from ampft.media.sounds import Sound
@@ -42,18 +43,22 @@ def media_as_table(
     """
     suffixes = MEDIA[kind].suffixes
     rows: list[list[str]] = []
+    others: list[str] = []
     for path in map(Path, paths):
         if not path.exists():
             raise InputError(f"FILE: {path} does not exist.")
-        found = files_in(path) if path.is_dir() else [path]
+        found = [*files_in(path)] if path.is_dir() else [path]
         usable = [file for file in found if file.suffix.lower() in suffixes]
         if not usable:
             raise InputError(f"FILE: {path} has no {kind}s ({', '.join(suffixes)}).")
         rows += [[str(file), _class_folder(file, path)] for file in usable]
+        others += [str(file) for file in found if file.suffix.lower() not in suffixes]
     has_labels = all(label in class_names for _, label in rows)
     columns = (FILE_COLUMN, LABEL_COLUMN) if has_labels else (FILE_COLUMN,)
     cells = [(number, row[: len(columns)]) for number, row in enumerate(rows, start=1)]
-    return table_of_lists(columns, cells, kind, ", ".join(paths))
+    table = table_of_lists(columns, cells, kind, ", ".join(paths))
+    note = f"Files that are not {kind}s are left out: {listed(others, limit=3)}."
+    return replace(table, notes=(note,) if others else ())
 
 
 def _class_folder(file: Path, folder: Path) -> str:

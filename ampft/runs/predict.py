@@ -315,6 +315,8 @@ def predict_file(
     _note_training_files(request, record)
     kind = task_row(record).kind
     rows = checked_rows(request, saved)
+    for note in rows.table.notes:
+        print(inert_lines(labelled("note", note)), file=_stream(request))
     predictor = saved.load(request)
     output = kind.new_output(request, predictor.config)
     promise = predictor.decisions.abstention

@@ -10,6 +10,7 @@ from ampft.data.dataset import CONTENT_COLUMN
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
+from ampft.media.media_rows import media_as_table
 
 NO_SPLITS = {"validation_fraction": 0.0, "test_fraction": 0.0}
 
@@ -236,6 +237,8 @@ def test_metadata_of_images_are_read_by_datasets(tmp_path):
     (tmp_path / "train" / "metadata.csv").write_text(f"file_name,label\n{rows}")
     data = load(tmp_path, **NO_SPLITS)
     assert (data.label_names, sizes(data)) == (("a", "b"), {"train": 8})
+    note = f"{tmp_path}/train/metadata.csv: `datasets` reads 007 as 7, NA as missing"
+    assert any(each.startswith(note) for each in data.notes)
 
 
 def texts(folder, suffix=".txt", encoding="utf-8"):
@@ -296,3 +299,31 @@ def test_columns_may_be_called_as_datasets_calls_them(tmp_path):
     assert named.label_names == ("blue", "green", "red")
     with pytest.raises(InputError, match="--label_column_name has no effect on a folder"):
         load(folder, label_column_name="class", **NO_SPLITS)
+
+
+@pytest.mark.add_ons
+def test_links_to_folders_are_followed_but_not_in_a_circle(tmp_path):
+    folder = image_folder(tmp_path / "data", per_class=2)
+    more = tmp_path / "more"
+    more.mkdir()
+    for number in range(3):
+        picture(number).save(more / f"{number}.png")
+    (folder / "red" / "more").symlink_to(more)
+    (folder / "red" / "circle").symlink_to(folder)
+    (more / "red").symlink_to(folder / "red")
+    data = load(folder, **NO_SPLITS)
+    assert np.bincount(data.labels("train")).tolist() == [2, 2, 5]
+    (folder / "grey").symlink_to(more)
+    table = media_as_table([str(folder)], "image", ("blue", "green", "red", "grey"))
+    labels = [label for _, (label,) in table.read(("label",))]
+    assert {label: labels.count(label) for label in labels} == {
+        "blue": 2, "green": 2, "grey": 5, "red": 5
+    }  # fmt: skip
+
+
+@pytest.mark.add_ons
+def test_files_that_are_not_predicted_are_said(tmp_path):
+    folder = image_folder(tmp_path / "data", per_class=2)
+    (folder / "red" / "one.heic").write_bytes(b"x")
+    table = media_as_table([str(folder)], "image")
+    assert table.notes == (f"Files that are not images are left out: {folder / 'red/one.heic'}.",)

@@ -160,3 +160,14 @@ def test_without_openpyxl_the_remedy_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(InputError, match=r"t\.xlsx is an Excel workbook.* pip install openpyxl"):
         load_workbook(path)
+
+
+def test_control_characters_are_read_as_excel_writes_them(tmp_path):
+    # A text in which somebody typed _x000D_ has _x005F_ instead of its first sign.
+    written = ["one_x000D_\ntwo", "typed _x005F_x0041_", "bell_x0007_"]
+    rows = [(text, "ab"[i % 2]) for i, text in enumerate(written)]
+    path = workbook(tmp_path / "train.xlsx", Data=[("text", "label"), *rows])
+    texts = [text for text, _ in rows_of(load_workbook(path))]
+    assert texts[0] == "one\r\ntwo"
+    assert texts[1].endswith("_x0041_")
+    assert texts[2] == "bell\a"

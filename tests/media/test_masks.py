@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from ampft.errors import InputError
+from ampft.media.images import has_lossy_pixels, open_image
 from ampft.media.masks import (
     IGNORED,
     MaskClasses,
@@ -152,3 +153,43 @@ def test_a_class_can_be_ignored(tmp_path):
     entries = ["Road", "Sky", {"name": "Void", "ignore": True}]
     path.write_text(json.dumps(entries))
     assert [entry.ignore for entry in read_class_names(path)] == [False, False, True]
+
+
+@pytest.mark.parametrize("size", [(16, 16), (31, 17)])
+@pytest.mark.parametrize("alpha", [False, True])
+def test_a_lossy_webp_is_refused_and_a_lossless_one_is_not(size, alpha):
+    values = np.random.default_rng(0).integers(3, size=size, dtype=np.uint8)
+    channels = [values] * 3 + [np.full_like(values, 200)] * alpha
+    image, files = Image.fromarray(np.stack(channels, axis=-1)), {}
+    for lossless in (True, False):
+        file = io.BytesIO()
+        image.save(file, "WEBP", lossless=lossless, quality=90)
+        files[lossless] = file.getvalue()
+    assert (PLAIN.indices(open_image(files[True])) == values).all()
+    lossy = np.asarray(Image.open(io.BytesIO(files[False])).convert("RGB"))[..., 0]
+    assert not (lossy == values).all()
+    with pytest.raises(MaskError, match=r"a lossy WebP, whose compression .*: save it as PNG"):
+        PLAIN.indices(open_image(files[False]))
+
+
+def test_an_animation_of_webp_is_lossy_if_its_frames_are():
+    frames = [Image.fromarray(np.full((16, 16, 3), value, np.uint8)) for value in (1, 200)]
+    for lossless in (True, False):
+        file = io.BytesIO()
+        frames[0].save(
+            file, "WEBP", save_all=True, append_images=frames[1:], lossless=lossless,
+            allow_mixed=False,
+        )  # fmt: skip
+        assert has_lossy_pixels(file.getvalue()) is not lossless
+
+
+@pytest.mark.parametrize("compression", ["jpeg", "tiff_deflate"])
+def test_a_tiff_with_jpeg_compression_is_refused(compression):
+    values, file = np.tile(VALUES % 3, (8, 8)), io.BytesIO()
+    Image.fromarray(values).save(file, "TIFF", compression=compression)
+    mask = open_image(file.getvalue())
+    if compression == "jpeg":
+        with pytest.raises(MaskError, match=r"a TIFF with JPEG compression, whose compression"):
+            PLAIN.indices(mask)
+    else:
+        assert (PLAIN.indices(mask) == values).all()

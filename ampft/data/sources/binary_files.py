@@ -27,7 +27,9 @@ ROWS_AT_A_TIME = 4096
 WORKBOOK_SUFFIXES = (".xlsx", ".xlsm")
 MAX_COLUMNS = 16_384  # of a sheet
 END_OF_CELLS = b"</sheetData>"
-# Values of cells with a failed formula (ECMA-376, part 1, 18.18.11).
+# A control character in a text, such as a carriage return (ECMA-376, part 1, 22.9.2.19).
+_CONTROL = re.compile("_x00([01][0-9A-Fa-f])_")
+# Values of cells with a failed formula (18.18.11).
 ERRORS = frozenset({"#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!", "#DIV/0!"})
 
 
@@ -257,4 +259,6 @@ def _cell_value(value: Any, path: Path, row: int) -> object:
         return value.isoformat()
     if isinstance(value, str) and value in ERRORS:
         raise InputError(f"{path}, row {row}: a cell holds the error {value}. Correct its formula.")
+    if isinstance(value, str):
+        return _CONTROL.sub(lambda found: chr(int(found[1], 16)), value)
     return value if isinstance(value, str | bool | int | float | None) else str(value)

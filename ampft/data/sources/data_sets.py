@@ -6,7 +6,6 @@ In memory are data frames, data sets of `datasets`, lists of pairs and lists of 
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -144,7 +143,8 @@ def standard_splits(
     name, used = request.dataset_name, _used_splits(data, request)
     unused = [split for split in data if split not in used.values()]
     notes = [f"Splits of {name} that are not used: {listed(unused)}."] if unused else []
-    if tables := sorted(Path(str(name)).glob("*.csv")):
+    folder = Path(str(name))  # whose splits may be folders, with metadata.csv beside images
+    if tables := sorted([*folder.glob("*.csv"), *folder.glob("*/*.csv")]):
         notes.append(f"{tables[0]}: `datasets` reads 007 as 7, NA as missing; --train_file not so.")
     return {split: data[source] for split, source in used.items()}, notes
 
@@ -191,16 +191,6 @@ def label_names(feature: object) -> tuple[str, ...] | None:
 def is_path(data: object) -> bool:
     """Return whether data are a path, not in memory."""
     return isinstance(data, str | os.PathLike)
-
-
-def is_paths(data: object) -> bool:
-    """Return whether data are a list of paths: strings count if they end like a file's name."""
-    return (
-        isinstance(data, list)
-        and bool(data)
-        and all(is_path(each) for each in data)
-        and all(not isinstance(each, str) or re.search(r"\.\w{2,7}$", each) for each in data)
-    )
 
 
 def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:

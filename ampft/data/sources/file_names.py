@@ -81,12 +81,18 @@ def data_stem(names: str) -> str:
     return re.sub(r"[*?\[\]]+", "", stem).strip("-_. ") or "data"
 
 
-def files_in(folder: Path) -> Iterator[Path]:
-    """Yield the visible files in a folder and the folders in it, by name."""
-    for path in sorted(folder.rglob("*")):
-        inner = path.relative_to(folder).parts
-        if path.is_file() and all(is_visible(Path(name)) for name in inner):
+def files_in(folder: Path, outer: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the visible files in a folder and the folders in it, by name; links are followed.
+
+    Args:
+        outer: Folders around it, to which no link leads back.
+    """
+    around = (*outer, folder.resolve())
+    for path in sorted(filter(is_visible, folder.iterdir())):
+        if path.is_file():
             yield path
+        elif path.is_dir() and not any(each.is_relative_to(path.resolve()) for each in around):
+            yield from files_in(path, around)
 
 
 def is_visible(path: Path) -> bool:
