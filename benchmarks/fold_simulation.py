@@ -100,7 +100,7 @@ def finds(setting: Setting, seed: int) -> dict[str, bool]:
             sums[side].append(single_label_sums(y, predicted[side], 2))
     pooled = estimate_of_sums(sums[1], sums[0], ACCURACY)
     corrected = corrected_for_folds(pooled, sums[1], sums[0], folds, ACCURACY)
-    every = fold_differences(sums[1], sums[0], folds, ACCURACY)
+    every = fold_differences(sums[1], sums[0], folds, ACCURACY, FOLDS)
     error = every.std(ddof=1) / math.sqrt(every.size)
     limit = -stdtrit(every.size - 1, ALPHA / 2) * error
     return {

@@ -230,8 +230,10 @@ def _estimate(
         return each if ids is None else each.grouped(ids)
 
     sides = [sums(each) for each in arm], [sums(each) for each in base]
-    folds = [None if each.folds is None else each.folds[members] for each in base]
-    return estimate_over_folds(*sides, folds, ACCURACY)
+    every = [each.folds for each in base]
+    folds = [None if each is None else each[members] for each in every]
+    count = max(0 if each is None else 1 + int(each.max()) for each in every)
+    return estimate_over_folds(*sides, folds, ACCURACY, count)
 
 
 def class_differences(

@@ -210,3 +210,30 @@ def test_a_class_in_one_group_or_one_fold_is_left_out(tmp_path, column):
     comparison = compare_tables(tables)
     assert comparison.arms[1].difference.estimate < -0.2
     assert "c" not in [each.name for each in comparison.arms[1].subgroups.losses]
+
+
+def test_the_order_of_the_folds_of_a_class_does_not_matter(tmp_path):
+    """Class c has its examples in two of five folds, which are the first or the last ones."""
+    intervals = []
+    for rows in (range(120), range(119, -1, -1)):
+        tables = []
+        for arm in ("base", "arm"):
+            for seed in (1, 2, 3):
+                changed = np.random.default_rng(seed).choice(120, 12, replace=False)
+                found = [
+                    {
+                        "id": number,
+                        "label": "c" if i < 40 else "ab"[i % 2],
+                        "fold": i // 20 if i < 40 else i % 5,
+                        "prediction": "a" if arm == "arm" and i < 24 else "b",
+                    }
+                    for number, i in enumerate(rows)
+                ]
+                for row, i in zip(found, rows, strict=True):
+                    if i not in changed and row["prediction"] == "b":
+                        row["prediction"] = row["label"]
+                path = write_table(tmp_path / f"{arm}-{rows[0]}-seed{seed}.csv", found)
+                tables.append(f"{arm}:{seed}={path}")
+        losses = {each.name: each for each in compare_tables(tables).arm("arm").subgroups.losses}
+        intervals.append(losses["c"].interval)
+    assert intervals[0] == pytest.approx(intervals[1])

@@ -11,11 +11,12 @@ and Bengio (2003) correct it by the correlation 1/K that folds of equal size rou
 
 with the variance s^2 of the differences of all K R folds. Bates, Hastie and Tibshirani (2021) show
 that intervals without such a correction cover too little, and estimate it by nested
-cross-validation, which needs about K times as many trainings.
+cross-validation, which needs about K times as many trainings. A subgroup has few cases in a fold:
+squares of s^2 count by the cases of their fold, and folds without a case do not count in K R.
 
 Here V is a lower bound of the covariance C between repeats, which share all rows, so that an
-interval is never narrower than by V or by the statistics of fixed rows. V has K R - 1
-degrees of freedom, and is scaled so that the critical value for cases applies to it.
+interval is never narrower than by V or by the statistics of fixed rows. V has K R - 1 degrees of
+freedom, and is scaled so that the critical value for cases applies to it.
 
 Sources: Dietterich, "Approximate statistical tests for comparing supervised classification learning
 algorithms", Neural Computation 10, 1998; Nadeau and Bengio, "Inference for the generalization
@@ -46,6 +47,7 @@ def estimate_over_folds(
     baseline: Sequence[CaseSums],
     folds: Sequence[IntArray | None],
     metric: Metric,
+    count: int = 0,
 ) -> DifferenceEstimate:
     """Return the estimate from the sums of both sides, corrected for folds if there are any.
 
@@ -53,10 +55,11 @@ def estimate_over_folds(
         arm: Sums of the arm in the order of the seeds.
         folds: (n,) fold of each case at each seed; None for a test split.
         metric: A function of the sums.
+        count: Number of folds, K, if the last ones may have no case.
     """
     found = estimate_of_sums(arm, baseline, metric)
     known = [each for each in folds if each is not None]
-    return corrected_for_folds(found, arm, baseline, known, metric) if known else found
+    return corrected_for_folds(found, arm, baseline, known, metric, count) if known else found
 
 
 def corrected_for_folds(
@@ -65,18 +68,21 @@ def corrected_for_folds(
     baseline: Sequence[CaseSums],
     folds: Sequence[IntArray],
     metric: Metric,
+    count: int = 0,
 ) -> DifferenceEstimate:
     """Return an estimate over repeats, corrected because folds are not independent.
 
     Args:
         folds: (n,) fold of each case, 0..K-1, in each repeat.
         metric: A function of the sums.
+        count: K, as in `estimate_over_folds`.
     """
     from scipy.special import stdtrit
 
-    differences = fold_differences(arm, baseline, folds, metric)
-    variance = corrected_variance(differences)
-    critical = stdtrit(differences.size - 1, TAIL) / stdtrit(estimate.cases - 1, TAIL)
+    count = max(count, 1 + max(int(fold.max()) for fold in folds))
+    cases = np.array([np.bincount(fold, minlength=count) for fold in folds])
+    variance = corrected_variance(fold_differences(arm, baseline, folds, metric, count), cases)
+    critical = stdtrit(np.count_nonzero(cases) - 1, TAIL) / stdtrit(estimate.cases - 1, TAIL)
     bound = variance * max(float(critical), 1.0) ** 2
     return replace(
         estimate,
@@ -85,26 +91,32 @@ def corrected_for_folds(
     )
 
 
-def corrected_variance(differences: FloatArray) -> float:
+def corrected_variance(differences: FloatArray, cases: IntArray) -> float:
     """Return the variance of the mean by Nadeau and Bengio.
 
     Args:
-        differences: (R, K) difference of each fold in each repeat; NaN for a fold without a case.
+        differences: (R, K) difference of each fold in each repeat.
+        cases: (R, K) number of cases in each of them, of which at least two have any.
     """
-    known = differences[~np.isnan(differences)]
-    ratio = 1 / (differences.shape[1] - 1)
-    return float((1 / known.size + ratio) * known.var(ddof=1))
+    known = cases > 0
+    values, shares, number = differences[known], cases[known] / cases.sum(), np.count_nonzero(known)
+    square = float(shares @ (values - shares @ values) ** 2) * number / (number - 1)
+    return (1 / number + 1 / (differences.shape[1] - 1)) * square
 
 
 def fold_differences(
-    arm: Sequence[CaseSums], baseline: Sequence[CaseSums], folds: Sequence[IntArray], metric: Metric
+    arm: Sequence[CaseSums],
+    baseline: Sequence[CaseSums],
+    folds: Sequence[IntArray],
+    metric: Metric,
+    count: int,
 ) -> FloatArray:
-    """Return the (R, K) difference of each fold in each repeat.
+    """Return the (R, K) difference of each fold in each repeat; 0 for a fold without a case.
 
     It is the mean of the jackknife's pseudo-values of its cases, which for accuracy is the
     difference of accuracies on the fold, and is defined for every metric of the whole.
     """
-    rows, count = [], 1 + max(int(fold.max()) for fold in folds)
+    rows = []
     for one, other, fold in zip(arm, baseline, folds, strict=True):
         left_out = (
             metric.leave_one_out(one)[one.pattern_of]
@@ -112,7 +124,6 @@ def fold_differences(
         )
         difference = metric.value(one) - metric.value(other)
         pseudovalues = difference - (len(one) - 1) * (left_out - left_out.mean())
-        cases = np.bincount(fold, minlength=count)
         sums = np.bincount(fold, weights=pseudovalues, minlength=count)
-        rows.append(np.where(cases > 0, sums / np.maximum(cases, 1), np.nan))
+        rows.append(sums / np.maximum(np.bincount(fold, minlength=count), 1))
     return np.array(rows)

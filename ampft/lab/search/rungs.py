@@ -350,7 +350,7 @@ def compared(name: str, found: Evidence, default: Evidence, metric: Metric, test
     if default.folds is not None:
         gains, units = default.losses - found.losses, default.units
         apart = np.bincount(default.folds, gains) / np.bincount(default.folds, units)
-        error = math.sqrt(corrected_variance(apart[None]))
+        error = math.sqrt(corrected_variance(apart[None], np.bincount(default.folds)[None]))
         needed = max(needed, -float(stdtrit(len(apart) - 1, tail)) * error)
     value = metric.value(found.sums)
     sign, half = 1 if metric.higher_is_better else -1, math.nan
