@@ -38,7 +38,8 @@ def paired_gain(higher: FloatArray, lower: FloatArray, units: FloatArray) -> Pai
     """Return by how much the mean over the units is higher in `higher` than in `lower`.
 
     Cases are independent, and the units of a case (the words of a sentence) are not. The standard
-    error is that of a ratio of sums over cases (Cochran, "Sampling Techniques", 1977, chapter 6).
+    error is that of a ratio of sums over cases (Cochran, "Sampling Techniques", 1977, chapter 6),
+    and at least the effect of one changed case: a few cases may agree by chance.
 
     Args:
         higher: (n,) sum of the values of each case with one model.
@@ -50,8 +51,8 @@ def paired_gain(higher: FloatArray, lower: FloatArray, units: FloatArray) -> Pai
     if n < 2:
         return PairedGain(mean, 0.0, n)
     residuals = difference - mean * units
-    error = math.sqrt(n / (n - 1) * float(residuals @ residuals)) / float(units.sum())
-    return PairedGain(mean, error, n)
+    square = max(n / (n - 1) * (residuals @ residuals), higher @ higher / np.count_nonzero(units))
+    return PairedGain(mean, math.sqrt(square) / float(units.sum()), n)
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,10 @@ class Interval:
 def paired_interval(metric: Metric, sums: CaseSums, other: CaseSums) -> Interval | None:
     """Return `metric` of the first model minus that of the other one, with its interval.
 
-    The standard error is the jackknife's over cases, with Student's t. Where few cases differ it is
-    too small, and the half-width is at least the effect of the share of cases that can differ
-    without one of n doing so, 1 - 0.05^(1/n) (the rule of three).
+    The standard error is the jackknife's over cases, at least the effect of one changed case, with
+    Student's t. Where few cases differ it is too small, and the half-width is at least the effect
+    of the share of cases that can differ without one of n doing so, 1 - 0.05^(1/n) (the rule of
+    three).
 
     Args:
         metric: A function of sums over cases.
@@ -98,8 +100,9 @@ def paired_interval(metric: Metric, sums: CaseSums, other: CaseSums) -> Interval
     left_out = metric.leave_one_out(sums)[sums.pattern_of]
     left_out = left_out - metric.leave_one_out(other)[other.pattern_of]
     error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
-    unseen = n * metric.effect_of_changed_case(sums) * (1 - LEVEL ** (1 / n))
-    half = max(float(stdtrit(n - 1, 1 - LEVEL / 2)) * error, unseen)
+    effect = metric.effect_of_changed_case(sums)
+    unseen = n * effect * (1 - LEVEL ** (1 / n))
+    half = max(float(stdtrit(n - 1, 1 - LEVEL / 2)) * max(error, effect), unseen)
     if not math.isfinite(half):
         return None
     return Interval(value, value - half, value + half, n)

@@ -15,7 +15,8 @@ from ampft.data.splits import Groups
 from ampft.features.early_stopping import EarlyStopping
 from ampft.features.validations import LOSS, Validations
 from ampft.features.weights import BestModel
-from ampft.metrics.paired import PairedGain, paired_gain
+from ampft.metrics.paired import PairedGain, paired_gain, paired_interval
+from ampft.metrics.sums import ACCURACY, single_label_sums
 from ampft.ownership import PrivateFolder
 from ampft.tasks.single_label import METRICS, Predictions
 
@@ -176,3 +177,23 @@ def test_units_of_a_case_are_not_independent():
     ]
     assert whole.error == pytest.approx(np.std(means), rel=0.15)
     assert not PairedGain(1.0, 0.0, 1).is_beyond_chance, "one case shows nothing"
+
+
+@pytest.mark.parametrize("cases", [2, 3])
+def test_a_few_cases_that_agree_show_nothing(cases, tmp_path):
+    """Their gains do not vary, so that the usual standard error is 0."""
+    run = validations(tmp_path, cases, [])
+    kept, part = train(run, [np.full(cases, 0.9), np.full(cases, 0.6)])
+    assert part.gain == pytest.approx(np.log(0.9 / 0.6))
+    assert (kept, part.by) == (2, "last")
+    many = validations(tmp_path, 100, [])
+    assert train(many, [np.full(100, 0.9), np.full(100, 0.6)])[0] == 1
+
+
+def test_an_interval_of_two_cases_that_agree_contains_0():
+    labels = np.zeros(2, dtype=np.int64)
+    right, wrong = (single_label_sums(labels, labels + shift, 2) for shift in (0, 1))
+    found = paired_interval(ACCURACY, right, wrong)
+    assert found is not None
+    assert found.value == 1
+    assert found.low < 0
