@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.data.row_labels import UnitLabels
+from ampft.data.splits import Groups, dependent_groups
 from ampft.errors import TrainingStopped
+from ampft.metrics.paired import FloatArray, paired_gain
 from ampft.metrics.sums import class_counts
 from ampft.tasks.loss import MAX_EXAMPLES
 from ampft.tasks.outcome import Outcome
@@ -85,11 +87,14 @@ def loss_warnings(
     return {}
 
 
-def outcome_warnings(outcome: Outcome, constant: Outcome) -> dict[str, str]:
+def outcome_warnings(
+    outcome: Outcome, constant: Outcome, groups: Groups | None = None
+) -> dict[str, str]:
     """Return the problems of the final predictions, by the name of the rule.
 
     Args:
         constant: Outcome of the constant model on the same split.
+        groups: Groups of its examples, each of which is one case; None if all are independent.
     """
     warnings = {}
     always = outcome.only_prediction
@@ -97,26 +102,30 @@ def outcome_warnings(outcome: Outcome, constant: Outcome) -> dict[str, str]:
         warnings[ONE_PREDICTION] = f"the model predicts {always!r} for every example."
     are_numbers = not outcome.class_names
     loss = "mse" if are_numbers else "log_loss"
-    gains = _values(constant, loss) - _values(outcome, loss)
-    if _is_significantly_positive(gains):
+    losses, units = _losses(outcome, loss)
+    if _is_higher(_losses(constant, loss)[0], losses, units, groups):
         return warnings
+    where = f"{len(outcome)} examples" + (f" in {len(groups)} groups" if groups else "")
     if are_numbers:
         warnings[NOT_BETTER] = (
-            f"on {len(outcome)} examples the predictions are not shown to be better than the mean "
-            "of the training labels: their squared error is not lower by "
-            f"{STANDARD_ERRORS:g} standard errors."
+            f"on {where} the predictions are not shown to be better than the mean of the training "
+            f"labels: their squared error is not lower by {STANDARD_ERRORS:g} standard errors."
         )
-    elif not _is_significantly_positive(youden_j_values(outcome)):
+    elif not _is_higher(youden_j_values(outcome), 0 * losses, units, groups):
         warnings[NOT_BETTER] = (
-            f"on {len(outcome)} examples the predictions are not shown to be better than the class "
-            "frequencies: neither their log loss nor their informedness (Youden's J) is better by "
+            f"on {where} the predictions are not shown to be better than the class frequencies: "
+            "neither their log loss nor their informedness (Youden's J) is better by "
             f"{STANDARD_ERRORS:g} standard errors."
         )
     return warnings
 
 
 def result_warnings(
-    losses: Sequence[float], chance: float, outcome: Outcome, constant: Outcome
+    losses: Sequence[float],
+    chance: float,
+    outcome: Outcome,
+    constant: Outcome,
+    groups: Groups | None = None,
 ) -> dict[str, str]:
     """Return the problems of a training's losses and of its final predictions.
 
@@ -127,10 +136,11 @@ def result_warnings(
         losses: As in `loss_warnings`.
         chance: Loss of the constant model, from `chance_loss`.
         constant: Outcome of the constant model on the same split.
+        groups: As in `outcome_warnings`.
     """
     what = "the class frequencies" if outcome.class_names else "the mean label"
     of_losses = loss_warnings(losses, chance, what)
-    of_outcome = outcome_warnings(outcome, constant)
+    of_outcome = outcome_warnings(outcome, constant, groups)
     if not of_outcome:
         of_losses.pop(NEAR_CHANCE, None)
     return of_losses | of_outcome
@@ -176,7 +186,8 @@ def stop_if_far_above_chance(
     values = [metrics["log_loss"] for metrics in earlier]
     if loss <= FAR_ABOVE * chance or any(value is not None and value < chance for value in values):
         return
-    if NOT_BETTER not in outcome_warnings(outcome, constant):
+    groups = dependent_groups(task.data, outcome.split)
+    if NOT_BETTER not in outcome_warnings(outcome, constant, groups):
         return
     raise TrainingStopped(
         f"the validation loss is {loss:.4g}, the first training loss was {losses[0]:.4g}, and "
@@ -203,12 +214,20 @@ def youden_j_values(outcome: Outcome) -> npt.NDArray[np.float64]:
     return (correct - predicted)[sums.pattern_of]
 
 
-def _values(outcome: Outcome, metric: str) -> npt.NDArray[np.float64]:
-    """Return (n,) the sums over the units of each case of the values whose mean is `metric`."""
+def _losses(outcome: Outcome, metric: str) -> tuple[FloatArray, FloatArray]:
+    """Return (n,) sums over the units of each case, and (n,) numbers of its units."""
     sums = outcome.sums(metric)
-    return sums.patterns[:, [0]].toarray()[:, 0][sums.pattern_of]
+    table = sums.patterns[:, [0, 2]].toarray()[sums.pattern_of]
+    return table[:, 0], table[:, 1]
 
 
-def _is_significantly_positive(gains: npt.NDArray[np.float64]) -> bool:
-    error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.inf
-    return bool(gains.mean() > STANDARD_ERRORS * error and gains.mean() > 0)
+def _is_higher(
+    higher: FloatArray, lower: FloatArray, units: FloatArray, groups: Groups | None
+) -> bool:
+    """Return whether the mean over the units is higher by `STANDARD_ERRORS`, in whole groups."""
+    cases = [
+        each if groups is None else np.bincount(groups.ids, each).astype(np.float64)
+        for each in (higher, lower, units)
+    ]
+    gain = paired_gain(*cases)
+    return gain.cases > 1 and gain.mean > STANDARD_ERRORS * gain.error

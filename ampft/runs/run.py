@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ampft.data.splits import dependent_groups
+from ampft.data.splits import Groups, dependent_groups
 from ampft.data.step_batches import StepBatches
 from ampft.decision import CONTRACT_NAME
 from ampft.engine.ending import end_training
@@ -124,8 +124,8 @@ def _write_final_results(
     if args.evaluate_fp32 and not is_fp32(prepared.precision.mode):
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
             outcome_fp32 = predict(state, plain, split, in_mode=False)
-    constant = constant_outcome(task, split)
-    warnings = _final_warnings(state, outcome, constant)
+    constant, groups = constant_outcome(task, split), dependent_groups(task.data, split)
+    warnings = _final_warnings(state, outcome, constant, groups)
     if EXPLODED in warnings and NOT_BETTER in warnings:
         raise TrainingStopped(warnings[EXPLODED])
     weights = gather_sharded_weights(model)  # gathered from all processes
@@ -156,7 +156,7 @@ def _write_final_results(
         write_predictions,
         references=partial(task.inputs.references, split),
         origins=partial(_origins, prepared),
-        groups=dependent_groups(task.data, split),
+        groups=groups,
     )
     serve = None
     if _SERVING is not None and args.serve_back:
@@ -190,10 +190,13 @@ def _simple_methods(
     return compared_methods(prepared.task, outcome, methods)
 
 
-def _final_warnings(state: RunState, outcome: Outcome, constant: Outcome) -> dict[str, str]:
+def _final_warnings(
+    state: RunState, outcome: Outcome, constant: Outcome, groups: Groups | None
+) -> dict[str, str]:
     prepared, parts = state.prepared, required_feature(state.features, Validations).parts
+    losses, chance = state.history.losses, chance_loss(prepared.task)
     return {
-        **result_warnings(state.history.losses, chance_loss(prepared.task), outcome, constant),
+        **result_warnings(losses, chance, outcome, constant, groups),
         **validation_warnings([part.metrics for part in parts]),
         **state.warnings(),
         **partial_compilation_warning(prepared.accelerator),

@@ -10,6 +10,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from sklearn.metrics import recall_score
 
 from ampft.data.dataset import ClassificationData
+from ampft.data.splits import Groups
 from ampft.errors import TrainingStopped
 from ampft.evaluation.sanity import (
     EXPLODED,
@@ -208,3 +209,26 @@ def test_a_loss_near_chance_is_no_problem_if_the_predictions_are_better(right, w
     outcome = predicted(task, choices, sure=0.55)
     constant = constant_outcome(task, "test")
     assert set(result_warnings([0.69] * 40, 0.69, outcome, constant)) == wanted
+
+
+def test_rows_of_a_group_are_one_case():
+    """A model that is right in seven of ten authors is not shown to be better than chance."""
+    labels = np.arange(200) % 2
+    task = made(labels)
+    authors = Groups(np.arange(200) // 20, "author")
+    choices = np.where(authors.ids < 7, labels, 1 - labels)
+    outcome, constant = predicted(task, choices, sure=0.6), constant_outcome(task, "test")
+    assert outcome_warnings(outcome, constant) == {}
+    found = outcome_warnings(outcome, constant, authors)
+    assert list(found) == [NOT_BETTER]
+    assert "on 200 examples in 10 groups" in found[NOT_BETTER]
+    right = predicted(task, labels, sure=0.6)
+    assert outcome_warnings(right, constant, authors) == {}
+
+
+def test_groups_of_other_sizes_do_not_hide_that_a_model_is_better():
+    labels = np.arange(200) % 2
+    task = made(labels)
+    right, constant = predicted(task, labels, sure=0.6), constant_outcome(task, "test")
+    one_large = Groups(np.maximum(np.arange(200) - 100, 0), "author")
+    assert outcome_warnings(right, constant, one_large) == {}

@@ -35,7 +35,7 @@ def test_a_run_records_the_groups_of_its_test_split(tiny_model, tmp_path, column
     write_splits(tmp_path)
     flags = ("--group_column", column) if column else ("--text_column_names", "text")
     settings = text_settings(tmp_path, tiny_model, tmp_path / "run")
-    succeeded(call_here(CLASSIFY, *settings, *flags))
+    succeeded(call_here(CLASSIFY, *settings, *flags, "--learning_rate", 1e-12))
     path = tmp_path / "run" / "predictions.parquet"
     groups = read_groups(path)
     assert groups is not None
@@ -45,6 +45,8 @@ def test_a_run_records_the_groups_of_its_test_split(tiny_model, tmp_path, column
     expected = authors if column else [*range(30), *range(COPIES)]
     assert groups.ids.tolist() == expected
     assert pq.read_table(path)["group_id"].to_pylist() == expected
+    warning = record_of(tmp_path / "run")["warnings"]["not_better_than_chance"]
+    assert f"on 35 examples in {len(set(expected))} groups" in warning
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ampft.data.splits import dependent_groups
 from ampft.data.step_batches import StepBatches
 from ampft.engine.optimizer import make_schedule, rate_per_unit
 from ampft.errors import InputError
@@ -303,10 +304,10 @@ def check_warnings(
     if record.versions.get("ampft") != versions().get("ampft"):
         return Check("warnings", NOT_COMPARED, "another version of ampft has other rules")
     losses = [row.loss for row in rows if not row.skipped]
+    constant = constant_outcome(task, outcome.split)
+    groups = dependent_groups(task.data, outcome.split)
     expected = {
-        **result_warnings(
-            losses, chance_loss(task), outcome, constant_outcome(task, outcome.split)
-        ),
+        **result_warnings(losses, chance_loss(task), outcome, constant, groups),
         **validation_warnings([part.metrics for part in record.validations]),
     }
     if isinstance(outcome, TunableOutcome):
