@@ -118,7 +118,12 @@ def with_prediction_results(
         draft,
         arms=tuple(arms) if groups is None else groups.with_subgroup_losses(arms, in_mode, cases),
         margin_share_of_errors=_share_of_errors(arms[0], metric, draft.margin),
-        stamps=(*draft.stamps, *group_stamps(cases)),
+        stamps=(
+            *draft.stamps,
+            *group_stamps(
+                draft.examples, draft.groups, cases.groups.column if cases.groups else None
+            ),
+        ),
     )
 
 

@@ -20,7 +20,6 @@ from ampft.comparison.analysis.loading import (
     RunGroup,
 )
 from ampft.comparison.analysis.run_figures import speed
-from ampft.comparison.analysis.run_predictions import Cases
 from ampft.comparison.findings import PRECISION, PlanFacts
 from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.statistics.speed_up import is_reliable_speed
@@ -131,14 +130,18 @@ def side_by_side_stamps(groups: Sequence[RunGroup], plan: PlanFacts) -> Iterator
         yield remark("own_gpus", runs=plan.runs_at_a_time, gpus=kinds)
 
 
-def group_stamps(cases: Cases) -> tuple[Remark, ...]:
-    """Return the stamp of examples that are not independent, if there are any."""
-    if cases.groups is None:
+def group_stamps(examples: int, groups: int | None, column: str | None) -> tuple[Remark, ...]:
+    """Return the stamp of examples that are not independent, if there are any.
+
+    Args:
+        groups: Number of groups; None if all examples are independent.
+        column: Column that the user named; None if only equal inputs are grouped.
+    """
+    if groups is None:
         return ()
-    examples, groups = len(cases.truth), len(cases.groups)
-    if cases.groups.column is None:
+    if column is None:
         return (remark("duplicates", examples=examples, groups=groups),)
-    return (remark("grouped", examples=examples, groups=groups, column=cases.groups.column),)
+    return (remark("grouped", examples=examples, groups=groups, column=column),)
 
 
 def seed_stamps(seeds: int) -> Iterator[Remark]:

@@ -350,6 +350,8 @@ def _compare_folds(
     plan: Plan, folder: Path, runs: Sequence[PlannedRun], remarks: Sequence[Remark]
 ) -> Comparison:
     """Compare by repeated cross-validation: the folds of a seed become one table of all rows."""
+    from ampft.comparison.analysis.stamps import group_stamps
+
     folds: dict[PlannedRun, dict[int, Path]] = {}
     for run in runs:
         folds.setdefault(replace(run, fold=0), {})[run.fold] = run_folder(folder, run)
@@ -362,9 +364,11 @@ def _compare_folds(
     compared: Comparison = room("foreign predictions").compare_tables(
         sources, metric=plan.metric, margin=plan.design.margin, baseline=plan.arms[0].name
     )
-    # The plan trained all arms alike.
-    stamps = (each for each in compared.stamps if each.kind != "no_record")
-    return replace(compared, stamps=(*stamps, *remarks))
+    # The plan trained all arms alike, and the tables call any column of groups "group".
+    stamps = (s for s in compared.stamps if s.kind not in ("no_record", "grouped", "duplicates"))
+    column = plan.arguments.get("group_column")
+    grouped = group_stamps(compared.examples, compared.groups, column)
+    return replace(compared, stamps=(*stamps, *grouped, *remarks))
 
 
 def _write_joined(path: Path, runs: Mapping[int, Path]) -> None:

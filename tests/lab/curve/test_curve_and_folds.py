@@ -49,13 +49,14 @@ def test_a_curve_of_a_tiny_model(tmp_path, files, tiny_model, monkeypatch, capsy
 def test_folds_of_a_tiny_model(tmp_path, files, tiny_model, capsys):
     folder, train = tmp_path / "folds", tmp_path / "train.csv"
     rows = pd.read_csv(files / "train.csv")
+    rows["author"] = [f"author {i // 2}" for i in range(len(rows))]
     rows = pd.concat([rows, rows[:2]])  # equal texts are groups, which each seed numbers anew
     rows.to_csv(train, index=False)
     command = [
         *("compare", "--folds", "2", "--seeds", "3", "--keep_models", "none"),
         *("--arm", "base", "--arm", "low: --learning_rate 1e-4", "--output_dir", str(folder)),
         *("--", "--model_name_or_path", str(tiny_model), "--learning_rate", "8e-3", "--use_cpu"),
-        *("--train_file", str(train), "--cpu_threads", "1"),
+        *("--train_file", str(train), "--cpu_threads", "1", "--group_column", "author"),
         *("--num_train_epochs", "1", "--validation_fraction", "0", "--no-load_best_model_at_end"),
     ]
     assert cli.main(command) == 0
@@ -77,4 +78,8 @@ def test_folds_of_a_tiny_model(tmp_path, files, tiny_model, capsys):
     assert dict(zip(of_seed["text"], of_seed["fold"].map(str), strict=True)) == base
     stamps = json.loads((folder / "comparison.json").read_text())["stamps"]
     assert "no_record" not in [stamp["kind"] for stamp in stamps]
+    (grouped,) = [stamp["values"] for stamp in stamps if stamp["kind"] == "grouped"]
+    assert grouped == {
+        "examples": len(rows), "groups": rows["author"].nunique(), "column": "author",
+    }  # fmt: skip
     assert cli.main(["compare", str(folder)]) == 0
