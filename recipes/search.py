@@ -30,6 +30,8 @@ def main(*files: str, trials: int = 20, **fixed: Any) -> None:
     """Start a ledger with usual settings, and let Optuna look for better ones."""
     if len(files) != 3:
         raise ampft.InputError("usage: python search.py train.csv validation.csv test.csv")
+    if len(set(SEEDS)) < 3:
+        raise ampft.InputError(f"SEEDS = {SEEDS}: a change is judged over at least 3. Add seeds.")
     if missing := [name for name in files if not Path(name).is_file()]:
         raise ampft.InputError(f"{', '.join(missing)}: no such file. Choose existing files.")
     digests = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in files]

@@ -227,6 +227,15 @@ def test_without_its_files_it_says_so(search, files, message):
     assert not Path("search").exists()
 
 
+@pytest.mark.parametrize("seeds", [(1, 2), (1, 2, 2)])
+def test_too_few_seeds_are_refused_before_any_training(search, trained, monkeypatch, seeds):
+    monkeypatch.setattr(search, "SEEDS", seeds)
+    with pytest.raises(ampft.InputError, match=r"judged over at least 3\. Add seeds"):
+        search.main(*FILES, trials=2)
+    assert not trained
+    assert not Path("search").exists()
+
+
 def test_a_second_search_in_the_same_folder_is_refused(search, trained):
     from filelock import FileLock
 
