@@ -16,6 +16,7 @@ from datasets import DatasetDict
 from ampft.arguments import parse_compare_arguments
 from ampft.arguments.compare import CompareArguments
 from ampft.arguments.parsing import command_line_words, messages_for_python
+from ampft.comparison.execution.plan import read_plan
 from ampft.comparison.execution.train_and_compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.report_files import read_comparison, summary_blocks, terminal_text
@@ -108,7 +109,11 @@ def compare(
 
 
 def save_by_content(data: DatasetDict, output_dir: str | Path | None) -> Path:
-    """Write data in memory to a folder that is named after their contents, and return it."""
+    """Write data in memory to a folder that is named after their contents, and return it.
+
+    Raises:
+        InputError: `output_dir` has a comparison of other data, or what was saved was changed.
+    """
     quiet_libraries()
     digest = hashlib.sha256()
     for split, part in data.items():
@@ -117,6 +122,13 @@ def save_by_content(data: DatasetDict, output_dir: str | Path | None) -> Path:
         digest.update(split.encode() + content.getvalue())
     parent = Path("comparisons") if output_dir is None else Path(output_dir).parent
     folder = parent / DATA_FOLDER / digest.hexdigest()[:12]
+    existing = None if output_dir is None else read_plan(Path(output_dir))
+    begun = existing and existing.arguments.get("dataset_name")
+    if existing is not None and Path(begun or "").name != folder.name:
+        raise InputError(
+            f"--output_dir {output_dir}: the comparison in this folder began with other data than "
+            "this call passes. Pass the same data to continue it, or choose another folder."
+        )
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFolder("frame", folder.parent) as staging:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 from datasets import Dataset, DatasetDict, load_from_disk
+from planned import plan
 from running import rows
 
 import ampft
+from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.doors.compare_data import save_by_content
 from ampft.errors import InputError
+from ampft.files import hashed_text, write_text
+from ampft.text.json_io import json_values
 
 TABLE = rows(30, 0)
 
@@ -57,6 +62,20 @@ def test_saved_data_are_complete_and_what_was_saved(tmp_path, monkeypatch):
     folder.mkdir()
     with pytest.raises(InputError, match=r"are damaged .*Delete the folder"):
         save_by_content(data(), None)
+
+
+def test_a_comparison_of_other_data_is_refused_in_words_of_the_call(tmp_path, fresh_accelerate):
+    """The user has passed a table, and knows nothing of the folder that it was saved to."""
+    folder = tmp_path / "comparison"
+    folder.mkdir()
+    saved = str(save_by_content(data(), folder))
+    begun = plan(arguments={**plan().arguments, "dataset_name": saved})
+    write_text(folder / PLAN_NAME, hashed_text(json_values(begun)))
+    assert str(save_by_content(data(), folder)) == saved
+    with pytest.raises(ampft.InputError, match=r"^output_dir .* began with other data") as error:
+        ampft.compare(data(1), output_dir=folder)
+    assert ".data" not in str(error.value)
+    assert [path.name for path in (tmp_path / ".data").iterdir()] == [Path(saved).name]
 
 
 @pytest.mark.parametrize(
