@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.errors import InputError
-from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric, quadratic_kappa
+from ampft.labels.number_metrics import quadratic_kappa
+from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric
 from ampft.tasks.loss import summed_cumulative_cross_entropy
 from ampft.tasks.loss_settings import LossSettings
 from ampft.tasks.outcome import IntArray, OutcomeMistakes

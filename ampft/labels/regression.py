@@ -19,15 +19,8 @@ import numpy.typing as npt
 
 from ampft.decision import Rule
 from ampft.errors import InputError
-from ampft.metrics.sums import (
-    CaseSums,
-    Metric,
-    costliest_of_worst,
-    mean_metric,
-    mean_sums,
-    pearson,
-    r_squared,
-)
+from ampft.labels.number_metrics import pearson, r_squared
+from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric, mean_sums
 from ampft.tasks.loss import summed_squared_error
 from ampft.tasks.loss_settings import LossSettings
 from ampft.tasks.outcome import (

@@ -28,7 +28,6 @@ BoolArray = npt.NDArray[np.bool_]
 UNSEEN_PROBABILITY = 0.05  # probability of seeing no lost case
 MAX_LOG_LOSS = 52 * math.log(2)  # nats: as scikit-learn, probabilities are clipped to 2^-52
 SAME_EFFECT_RATIO = 1.1  # ratio of effects below which classes are not distinguished
-SMALLEST_VARIANCE = 1e-12  # of labels or predictions, in variances of the labels
 ENTRIES_AT_A_TIME = 1 << 22  # entries of the leave-one-out sums that are in memory at a time
 
 
@@ -188,12 +187,12 @@ def _renumbered(codes: IntArray, limit: int) -> tuple[IntArray, IntArray]:
 def accuracy(sums: FloatArray) -> FloatArray:
     """Return the share of correct cases, for cases with one label each."""
     counts = class_counts(sums)
-    return _ratio(counts.true_positives.sum(axis=-1), counts.cases)
+    return ratio(counts.true_positives.sum(axis=-1), counts.cases)
 
 
 def f1_per_class(counts: ClassCounts) -> FloatArray:
     """Return (..., K) F1 = 2 TP / (labelled + predicted); 0 for a class that does not occur."""
-    return _ratio(2 * counts.true_positives, counts.labelled + counts.predicted)
+    return ratio(2 * counts.true_positives, counts.labelled + counts.predicted)
 
 
 def macro_f1(sums: FloatArray) -> FloatArray:
@@ -205,29 +204,29 @@ def weighted_f1(sums: FloatArray) -> FloatArray:
     """Return the mean F1 over the classes, weighted by the number of labels."""
     counts = class_counts(sums)
     weighted = (f1_per_class(counts) * counts.labelled).sum(axis=-1)
-    return _ratio(weighted, counts.labelled.sum(axis=-1))
+    return ratio(weighted, counts.labelled.sum(axis=-1))
 
 
 def micro_f1(sums: FloatArray) -> FloatArray:
     """Return the F1 over all labels together."""
     counts = class_counts(sums)
     both = counts.labelled.sum(axis=-1) + counts.predicted.sum(axis=-1)
-    return _ratio(2 * counts.true_positives.sum(axis=-1), both)
+    return ratio(2 * counts.true_positives.sum(axis=-1), both)
 
 
 def balanced_accuracy(sums: FloatArray) -> FloatArray:
     """Return the mean recall of the classes that the split has (Brodersen et al., 2010)."""
     counts = class_counts(sums)
-    recall = _ratio(counts.true_positives, counts.labelled)
-    return _ratio(recall.sum(axis=-1), (counts.labelled > 0).sum(axis=-1).astype(np.float64))
+    recall = ratio(counts.true_positives, counts.labelled)
+    return ratio(recall.sum(axis=-1), (counts.labelled > 0).sum(axis=-1).astype(np.float64))
 
 
 def cohen_kappa(sums: FloatArray) -> FloatArray:
     """Return the agreement beyond chance; NaN where all labels and predictions are one class."""
     counts = class_counts(sums)
-    observed = _ratio(counts.true_positives.sum(axis=-1), counts.cases)
-    expected = _ratio((counts.labelled * counts.predicted).sum(axis=-1), counts.cases**2)
-    return np.where(expected < 1, _ratio(observed - expected, 1 - expected), np.nan)
+    observed = ratio(counts.true_positives.sum(axis=-1), counts.cases)
+    expected = ratio((counts.labelled * counts.predicted).sum(axis=-1), counts.cases**2)
+    return np.where(expected < 1, ratio(observed - expected, 1 - expected), np.nan)
 
 
 def matthews(sums: FloatArray) -> FloatArray:
@@ -243,59 +242,12 @@ def matthews(sums: FloatArray) -> FloatArray:
     spread = (squared - (counts.predicted**2).sum(axis=-1)) * (
         squared - (counts.labelled**2).sum(axis=-1)
     )
-    return _ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
+    return ratio(covariance, np.sqrt(np.maximum(spread, 0.0)))
 
 
 def mean(sums: FloatArray) -> FloatArray:
     """Return the mean of sums made by `mean_sums`."""
-    return _ratio(sums[..., 0], sums[..., 2])
-
-
-# Metrics of numbers
-
-
-def r_squared(sums: FloatArray) -> FloatArray:
-    """Return 1 - squared error / variance of the labels; NaN where all labels are equal.
-
-    Args:
-        sums: (..., 4) of squared error, label, squared label, and one.
-    """
-    error, label, square, cases = np.moveaxis(sums, -1, 0)
-    total = square - _ratio(label**2, cases)
-    is_defined = total > cases * SMALLEST_VARIANCE
-    return np.where(is_defined, 1 - error / np.where(is_defined, total, 1.0), np.nan)
-
-
-def pearson(sums: FloatArray) -> FloatArray:
-    """Return the correlation of labels and predictions; NaN where either are all equal.
-
-    Args:
-        sums: (..., 6) of label times prediction, label, prediction, both squared, and one.
-    """
-    product, label, value, label_square, value_square, cases = np.moveaxis(sums, -1, 0)
-    covariance = product - _ratio(label * value, cases)
-    spreads = [
-        square - _ratio(each**2, cases)
-        for each, square in ((label, label_square), (value, value_square))
-    ]
-    is_defined = np.minimum(*spreads) > cases * SMALLEST_VARIANCE
-    scale = np.sqrt(np.where(is_defined, spreads[0] * spreads[1], 1.0))
-    return np.where(is_defined, np.clip(covariance / scale, -1, 1), np.nan)
-
-
-def quadratic_kappa(sums: FloatArray) -> FloatArray:
-    """Return the kappa with squared weights; NaN where labels and predictions are one class.
-
-    Source: Cohen, "Weighted kappa", Psychological Bulletin 70, 1968.
-
-    Args:
-        sums: (..., 6) of squared distance, rank of the label, its square, rank of the prediction,
-            its square, and one.
-    """
-    distance, label, label_square, choice, choice_square, cases = np.moveaxis(sums, -1, 0)
-    expected = label_square + choice_square - 2 * _ratio(label * choice, cases)
-    is_defined = expected > cases * SMALLEST_VARIANCE
-    return np.where(is_defined, 1 - distance / np.where(is_defined, expected, 1.0), np.nan)
+    return ratio(sums[..., 0], sums[..., 2])
 
 
 # Effect of one changed label
@@ -309,7 +261,7 @@ def effect_on_share(sums: FloatArray) -> FloatArray:
 def effect_on_class_mean(sums: FloatArray) -> FloatArray:
     """Return the effect of a label of each class on a mean over K classes: 1 / (K labelled_k)."""
     labelled = class_counts(sums).labelled
-    return _ratio(np.full(len(labelled), 1 / len(labelled)), labelled)
+    return ratio(np.full(len(labelled), 1 / len(labelled)), labelled)
 
 
 def effect_on_micro_f1(sums: FloatArray) -> FloatArray:
@@ -351,7 +303,7 @@ def costliest_of_classes(
     labelled = sums.patterns[:, classes : 2 * classes]
     support = np.asarray((labelled > 0).T @ counts).astype(np.int64)
     labels = totals[classes : 2 * classes]
-    labels_per_case = _ratio(np.asarray(labelled.power(2).T @ counts), labels)
+    labels_per_case = ratio(np.asarray(labelled.power(2).T @ counts), labels)
     class_effect = label_effect * labels_per_case
     case_effect = np.asarray(labelled @ label_effect)
     whole = float(counts @ case_effect**2 / max(float(counts @ case_effect), np.finfo(float).tiny))
@@ -410,7 +362,7 @@ def costliest_of_worst(
     The sums of a row of weight 0.5 are half of its values.
     """
     tables = [each.patterns for each in seeds]
-    most = max(float(_ratio(abs(_column(t, 0)), _column(t, -1)).max()) for t in tables)
+    most = max(float(ratio(abs(_column(t, 0)), _column(t, -1)).max()) for t in tables)
     return costliest_of_mean(from_sums, seeds, most=most)
 
 
@@ -418,7 +370,7 @@ def _column(patterns: Any, index: int) -> FloatArray:
     return patterns[:, [index]].toarray()[:, 0]
 
 
-def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
+def ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     """Return the quotient; 0 where the denominator is not positive."""
     positive = denominator > 0
     return np.where(positive, numerator, 0.0) / np.where(positive, denominator, 1.0)
@@ -469,10 +421,10 @@ class Metric:
         labels = np.asarray(labelled.sum(axis=1))
         if not labels.any():
             return 1 / len(sums)
-        of_units = _ratio(labelled @ each**2, labels)  # mean square over the labels
+        of_units = ratio(labelled @ each**2, labels)  # mean square over the labels
         if self.changes_by_units:
             return math.sqrt(sums.counts @ (of_units * labels) / (sums.counts @ labels))
-        per_unit = np.maximum(_ratio(labels, sizes), 1)
+        per_unit = np.maximum(ratio(labels, sizes), 1)
         squares = np.where(per_unit > 1, sizes**2 * of_units, (labelled @ each) ** 2)
         weights = sums.counts * per_unit * (labels > 0)
         return math.sqrt(weights @ squares / weights.sum())
