@@ -123,7 +123,7 @@ def test_a_head_of_several_columns_ends_as_it_was_trained(encoder, rows, tmp_pat
     names = {"text_column_names": "text", "label_column_name": "label,topic"}
     run = train(encoder, columns, tmp_path / "run", task="columns", **names)
     assert run.record.head_scale is None
-    assert run.report["micro_f1"] > 0
+    assert run.record.metrics["micro_f1"] > 0
 
 
 @pytest.mark.slow
