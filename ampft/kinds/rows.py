@@ -61,7 +61,7 @@ def texts_as_table(texts: Sequence[str], columns: Sequence[str]) -> SourceTable:
 
 
 def lines_as_table(columns: Sequence[str], *, keeps_blank: bool = True) -> SourceTable:
-    """Return the lines of standard input as a table; tabs separate columns.
+    """Return the lines of standard input, ended by line feeds, as a table; tabs separate columns.
 
     Args:
         keeps_blank: Whether a blank line is a row, so that there is one per line.
@@ -87,7 +87,7 @@ def lines_as_table(columns: Sequence[str], *, keeps_blank: bool = True) -> Sourc
 
 def _lines_of_standard_input() -> Iterator[str]:
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="strict")  # Python's C locale turns bytes into surrogates
+        sys.stdin.reconfigure(errors="strict", newline="\n")  # Python's C locale has surrogates
     try:
         yield from sys.stdin
     except UnicodeDecodeError as error:

@@ -219,6 +219,7 @@ def test_standard_input_must_be_text(monkeypatch, errors):
         return list(lines_as_table(["text"]).read(["text"]))
 
     assert lines("\ufeffcafé\n".encode()) == [(1, ["café"])]
+    assert lines(b"10 %\r100 %\r\nw1\n") == [(1, ["10 %\r100 %"]), (2, ["w1"])]
     with pytest.raises(InputError, match="standard input: byte 0xe9 is not utf-8"):
         lines("w1\ncafé\n".encode("latin-1"))
 
