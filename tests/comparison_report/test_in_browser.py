@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from example_comparison import broken, hostile, realistic
@@ -111,6 +112,26 @@ def test_the_checks_find_overflow_and_requests(browser, tmp_path):
     assert overflow(browser) > 0
     assert console
     assert requests > {address}
+
+
+def test_a_heading_of_two_lines_moves_no_row_of_a_matrix(browser, tmp_path):
+    comparison = realistic()
+    arms = [
+        replace(arm, classes=arm.classes[:2], confusion=tuple(row[:2] for row in arm.confusion[:2]))
+        for arm in comparison.arms
+    ]
+    path = tmp_path / "narrow.html"
+    page = html_text(replace(comparison, label_names=("a", "b"), arms=tuple(arms)))
+    path.write_text(page, encoding="utf-8")
+    browser, *_ = visit(browser, path)
+    show(browser, DESK)
+    headings, tops = browser.execute_script("""
+        const found = [...document.querySelectorAll('.matrix')];
+        const box = element => element.getBoundingClientRect();
+        return [found.map(m => box(m.caption).height), found.map(m => box(m.tBodies[0]).top)]""")
+    assert len(headings) == len(arms)
+    assert max(headings) > 1.5 * min(headings)
+    assert tops == pytest.approx([tops[0]] * len(arms), abs=0.5)
 
 
 def test_every_chart_has_a_text_alternative(opened):
