@@ -76,7 +76,7 @@ def _on_training(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[
     """Yield what is known about arms that lose, failed, are emulated or are not decided."""
     losing = [arm for arm in arms if arm.outcome == WORSE]
     if losing:
-        yield f"{arm_names_text(losing)} lose{'s' * (len(losing) == 1)} {comparison.units.title}."
+        yield f"{arm_names_text(losing)} {_be(losing)} worse in {comparison.units.title}."
     without_gain = [
         arm
         for arm in arms

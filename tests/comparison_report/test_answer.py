@@ -45,8 +45,13 @@ def test_an_unproven_mode_that_is_faster_is_recommended_too():
 @pytest.mark.parametrize("verdict", ["worse, size uncertain", "worse beyond the margin"])
 def test_a_worse_mode_is_not(verdict):
     assert answer_text(with_bf16(verdict)) == (
-        f"On this machine, stay with fp32. bf16 loses accuracy. {EMULATED}"
+        f"On this machine, stay with fp32. bf16 is worse in accuracy. {EMULATED}"
     )
+
+
+def test_a_higher_log_loss_is_worse_and_no_loss_of_log_loss():
+    found = answer_text(replace(with_bf16("worse, size uncertain"), metric="log_loss"))
+    assert "bf16 is worse in log loss." in found
 
 
 def test_an_undecided_mode_is_named():
