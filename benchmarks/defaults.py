@@ -326,8 +326,7 @@ def measure(
             "device": f"CPU, {precision}",
         }
     ]
-    if record.head_scale is not None:
-        results[0]["head_scale"] = record.head_scale.factor
+    results[0]["head_scale"] = 1.0 if record.head_scale is None else record.head_scale.factor
     if (part := record.decisions) is not None:
         untouched = part.figures["log_loss"].untouched
         results[0] |= {"temperature": part.temperature, "untouched_log_loss": untouched}
@@ -432,7 +431,10 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page_rows(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the rows of the table in `docs/defaults.md`."""
+    """Return the rows of the table in `docs/defaults.md`.
+
+    The log losses are those of draws for which `head_scale` is known, if there are any.
+    """
     by_arm: dict[tuple[int, str], dict[str, list[Mapping[str, Any]]]] = {}
     for result in results:
         cell = by_arm.setdefault((result["size"], result["set"]), {})
@@ -442,22 +444,22 @@ def page_rows(results: Sequence[Mapping[str, Any]]) -> list[str]:
     for (size, name), arms in sorted(
         by_arm.items(), key=lambda item: (item[0][0] or math.inf, item[0][1])
     ):
-        mean = {
-            (arm, key): sum(row[key] for row in rows) / len(rows)
-            for arm, rows in arms.items()
-            for key in ("accuracy", "log_loss")
+        mean = {arm: sum(row["accuracy"] for row in rows) / len(rows) for arm, rows in arms.items()}
+        scaled = {row["seed"] for row in arms["default"] if "head_scale" in row}
+        losses = {
+            arm: [r["log_loss"] for r in arms[arm] if not scaled or r["seed"] in scaled]
+            for arm in ("default", "frozen")
         }
+        losses_text = " (".join(f"{np.mean(rows):.2f}" for rows in losses.values())
         others = ("tf-idf", "frozen", "trainer", "before")
-        best = max(arms.keys() & {*others}, key=lambda arm: mean[arm, "accuracy"])
+        best = max(arms.keys() & {*others}, key=lambda arm: mean[arm])
         gain = found.loc[size, name, best]
         value, low, high = (points(-gain[key]) for key in ("gain", "high", "low"))
         lines.append(
             f"| {TITLES[name]}, {f'{size:,}' if size else 'all'} | "
-            + " | ".join(
-                f"{100 * mean[arm, 'accuracy']:.1f}" if arm in arms else "-" for arm in others
-            )
-            + f" | **{100 * mean['default', 'accuracy']:.1f}** | {value} ({low} to {high}) | "
-            f"{mean['default', 'log_loss']:.2f} ({mean['frozen', 'log_loss']:.2f}) |"
+            + " | ".join(f"{100 * mean[arm]:.1f}" if arm in arms else "-" for arm in others)
+            + f" | **{100 * mean['default']:.1f}** | {value} ({low} to {high}) | "
+            f"{losses_text}) |"
         )
     return lines
 

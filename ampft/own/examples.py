@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -194,7 +195,8 @@ def _check_takes_all(loader: Any) -> None:
     else:
         chooses = batches
     with _own_generators():
-        ids = [int(index) for batch in batches for index in batch]
+        # One more than there are, because a sampler can be endless.
+        ids = [int(index) for index in islice(chain.from_iterable(batches), count + 1)]
     if sorted(ids) != list(range(count)):
         raise InputError(
             f"examples: {type(chooses).__name__} of the DataLoader leaves out or repeats examples, "

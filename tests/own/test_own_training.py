@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -133,6 +134,13 @@ class Grouped(Sampler):
         return iter([4, 2, *range(5, self.count), 0, 1, 3])
 
 
+class Endless(Sampler):
+    """All rows, again and again."""
+
+    def __iter__(self):
+        return itertools.cycle(range(20))
+
+
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -142,6 +150,7 @@ class Grouped(Sampler):
         RandomSampler(ROWS, num_samples=12),
         RandomSampler(ROWS, replacement=True),
         Grouped(19),
+        Endless(),
     ],
 )
 def test_a_loader_that_leaves_out_examples_is_refused(sampler):
