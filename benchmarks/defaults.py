@@ -8,7 +8,7 @@ rows that are the same for all. Texts are cut at 48 tokens, or as `TOKENS` says.
 each class, no validation rows are used, because a class needs two rows to be split. `SOURCES` are
 files of public repositories that `../shared/data` does not have: they are read in the folder `more`
 of `--data`, under the names there. `--model` takes another encoder, such as a folder that
-`small_encoders.py` wrote; its results belong into a file of their own.
+`small_encoders.py` wrote; give it a separate file of results.
 
 Arms: `default`, no settings; `before`, the defaults until the head began at a probe (three epochs
 from a random head on the first token); `trainer`, the defaults of transformers' Trainer (like
@@ -433,7 +433,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 def page_rows(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the rows of the table in `docs/defaults.md`.
 
-    The log losses are those of draws for which `head_scale` is known, if there are any.
+    The best other is an arm with all draws of the default. The log losses are of draws with a known
+    `head_scale`, if there are any.
     """
     by_arm: dict[tuple[int, str], dict[str, list[Mapping[str, Any]]]] = {}
     for result in results:
@@ -452,7 +453,9 @@ def page_rows(results: Sequence[Mapping[str, Any]]) -> list[str]:
         }
         losses_text = " (".join(f"{np.mean(rows):.2f}" for rows in losses.values())
         others = ("tf-idf", "frozen", "trainer", "before")
-        best = max(arms.keys() & {*others}, key=lambda arm: mean[arm])
+        draws = {arm: {row["seed"] for row in rows} for arm, rows in arms.items()}
+        complete = [arm for arm in others if draws.get(arm, set()) >= draws["default"]]
+        best = max(complete, key=lambda arm: mean[arm])
         gain = found.loc[size, name, best]
         value, low, high = (points(-gain[key]) for key in ("gain", "high", "low"))
         lines.append(

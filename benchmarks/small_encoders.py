@@ -34,7 +34,7 @@ from ampft.models.minilm import default_model
 
 SETS = ("ag_news", "banking", "cr", "docstrings", "emotions", "mpqa", "sst2", "subj", "trec")
 TEXTS, TOKENS, BATCH, RATE = 40_000, 48, 64, 5e-4
-KEPT = (0, 2, 5)  # of MiniLM's layers, as DistilBERT was begun from BERT's
+KEPT = (0, 2, 5)  # of MiniLM's layers; DistilBERT was initialised from BERT in the same way
 PARTS = {  # of a layer, in BERT and in DistilBERT
     "attention.self.query": "attention.q_lin",
     "attention.self.key": "attention.k_lin",

@@ -94,7 +94,7 @@ def outcome_warnings(
 
     Args:
         constant: Outcome of the constant model on the same split.
-        groups: Groups of its examples, each of which is one case; None if all are independent.
+        groups: Groups of its examples, counted as one case each; None if all are independent.
     """
     warnings = {}
     always = outcome.only_prediction
@@ -136,7 +136,7 @@ def result_warnings(
         losses: As in `loss_warnings`.
         chance: Loss of the constant model, from `chance_loss`.
         constant: Outcome of the constant model on the same split.
-        groups: As in `outcome_warnings`.
+        groups: Groups of the examples, as in `outcome_warnings`.
     """
     what = "the class frequencies" if outcome.class_names else "the mean label"
     of_losses = loss_warnings(losses, chance, what)

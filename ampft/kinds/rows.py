@@ -87,7 +87,8 @@ def lines_as_table(columns: Sequence[str], *, keeps_blank: bool = True) -> Sourc
 
 def _lines_of_standard_input() -> Iterator[str]:
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="strict", newline="\n")  # Python's C locale has surrogates
+        # Strict, because Python's C locale turns bytes into surrogates.
+        sys.stdin.reconfigure(errors="strict", newline="\n")
     try:
         yield from sys.stdin
     except UnicodeDecodeError as error:

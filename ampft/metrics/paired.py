@@ -38,8 +38,8 @@ def paired_gain(higher: FloatArray, lower: FloatArray, units: FloatArray) -> Pai
     """Return by how much the mean over the units is higher in `higher` than in `lower`.
 
     Cases are independent, and the units of a case (the words of a sentence) are not. The standard
-    error is that of a ratio of sums over cases (Cochran, "Sampling Techniques", 1977, chapter 6),
-    and at least the effect of one changed case: a few cases may agree by chance.
+    error is computed for a ratio of sums over cases (Cochran, "Sampling Techniques", 1977, chapter
+    6), and is at least the effect of one changed case, because a few cases may agree by chance.
 
     Args:
         higher: (n,) sum of the values of each case with one model.

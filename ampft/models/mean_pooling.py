@@ -4,7 +4,7 @@ Sentence encoders are trained through the mean of their last hidden states, and 
 RoBERTa and DistilBERT in transformers read the first token. An added layer moves the mean there:
 its queries and keys are zero, so that each token attends to all tokens alike, and its values are
 the hidden states. With the norm n, the first token's state x and the mean m, the head then reads
-tanh(SLOPE * n(SCALE * m + x)), or of DistilBERT max(0, n(SCALE * m + x) + SHIFT), which are close
+tanh(SLOPE * n(SCALE * m + x)), or in DistilBERT max(0, n(SCALE * m + x) + SHIFT), which are close
 to the direction of the mean. The layer is an ordinary one, so the saved model needs no code of its
 own, and all of it is trained. A ModernBERT reads the mean by its configuration, without a layer;
 its head begins at n(gelu(SMALL * m)). The relative positions of MPNet would change the mean.

@@ -206,7 +206,7 @@ def _is_sum(first: float, second: float, both: float) -> bool:
 
 
 def _is_mean(first: float, second: float, both: float) -> bool:
-    """Return whether it is not the sum, and lies between the numbers of the halves."""
+    """Return whether it lies between the numbers of the halves, and is not their sum."""
     slack = _slack(first, second, both)
     is_between = min(first, second) - slack <= both <= max(first, second) + slack
     return is_between and not _is_sum(first, second, both)

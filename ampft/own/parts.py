@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Attributes of a schedule that change as it advances.
 MOVING = ("_get_lr_called_within_step", "_is_initial", "_last_lr", "_step_count", "last_epoch")
 OWN = "own"  # task and kind of data in the record of an own loop
-# Last words of the names of metrics whose lower values are better.
+# Last words of the names of metrics where lower values are better.
 LOWER_IS_BETTER = (
     "mse", "rmse", "mae", "mape", "brier", "nll", "perplexity", "ppl", "wer", "cer", "fid",
 )  # fmt: skip

@@ -124,9 +124,9 @@ class Training:
                 makes it; by name for several optimizers. Applied steps advance it.
             collate: Function that makes a batch of a list of examples; None for the loader's or
                 torch's.
-            weights: Weights of the examples, by which the loss multiplies, and by whose sum a step
-                is divided; None for 1. A loss whose weights are known only when it is computed
-                returns them with its sum.
+            weights: Weights of the examples; None for 1. The loss multiplies by them, and a step is
+                divided by their sum. A loss that knows its weight only when it is computed returns
+                it with its sum.
             settings: Fields of `OwnSettings`; `output_dir` is required.
 
         Raises:

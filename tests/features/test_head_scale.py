@@ -110,6 +110,14 @@ def test_a_pipeline_serves_the_scaled_head_and_the_same_answers(encoder, rows, t
 
 
 @pytest.mark.slow
+def test_validation_rows_with_equal_texts_count_as_one(encoder, rows, tmp_path):
+    repeated = 4 * rows[120:130]
+    run = train(encoder, rows[:120] + repeated + rows[160:], tmp_path / "run")
+    assert run.record.data.examples["validation"] == 40
+    assert run.record.head_scale is None
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"calibrate": True}, {"head_init": "probe"}])
 def test_whoever_chooses_the_head_or_calibrates_gets_it_as_trained(
     encoder, rows, tmp_path, settings

@@ -96,7 +96,7 @@ def corrected_variance(differences: FloatArray, cases: IntArray) -> float:
 
     Args:
         differences: (R, K) difference of each fold in each repeat.
-        cases: (R, K) number of cases in each of them, of which at least two have any.
+        cases: (R, K) numbers of their cases; at least two are above 0.
     """
     known = cases > 0
     values, shares, number = differences[known], cases[known] / cases.sum(), np.count_nonzero(known)
