@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from ampft.data.dataset import (
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
-from ampft.data.row_labels import NO, NUMBER, WEIGHT_COLUMN, YES, Masks, RowLabels
+from ampft.data.row_labels import NO, NUMBER, UNLABELLED, WEIGHT_COLUMN, YES, Masks, RowLabels
 from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
@@ -465,11 +466,12 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
     ]
     if len(groups) > MAX_GROUPS_SHOWN:
         notes.append(f"{len(groups) - MAX_GROUPS_SHOWN} more groups of labels are spelled alike.")
-    missing = [name for name in names if name.strip() in MISSING]
+    missing = [name for name in names if name.strip() in MISSING or _may_be_unlabelled(name, names)]
     if missing:
+        ignored = shlex.quote(",".join(dict.fromkeys(name.strip() for name in missing)))
         notes.append(
             f"The label {quoted_list(missing)} counts as a class, though it often stands for a "
-            f"missing value. If it does, pass --ignore_label {missing[0].strip()}."
+            f"missing value. If it does, pass --ignore_label {ignored}."
         )
     if training_rows < MIN_ROWS_PER_CLASS * len(names):
         notes.append(
@@ -482,6 +484,14 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
             "rows have none."
         )
     return notes
+
+
+def _may_be_unlabelled(name: str, names: Sequence[str]) -> bool:
+    """Return whether a class is -1 and may mean no label: not beside only 1, nor on a scale."""
+    numbers = {float(other) for other in names if NUMBER.fullmatch(other.strip())}
+    if not NUMBER.fullmatch(name.strip()) or float(name) != UNLABELLED:
+        return False
+    return min(numbers) == UNLABELLED and not (len(numbers) == len(names) == 2 and 1 in numbers)
 
 
 def _few_rows_notes(train: LabelledRows, splits: Sequence[str]) -> list[str]:

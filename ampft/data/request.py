@@ -234,7 +234,7 @@ class DataRequest(HubSettings):
 
     @property
     def ignored_labels(self) -> tuple[str, ...]:
-        """Labels whose rows are left out and counted. `-100` and `-1` are an error otherwise."""
+        """Labels whose rows are left out and counted, such as `-100` for no label."""
         return split_names(self.ignore_label) or ()
 
     @property
