@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ampft.data.sources.file_names import named_files
 from ampft.errors import InputError
 from ampft.flag import DATA, MAX_SEED, flag, split_names
 from ampft.hub import HubSettings
+
+if TYPE_CHECKING:
+    from ampft.data.model_labels import ModelLabels
 
 CONFIGURATIONS = ("summary", "full")  # of stdlib
 _flag = partial(flag, group=DATA)
@@ -215,6 +219,16 @@ class DataRequest(HubSettings):
     def ordered_labels(self) -> bool:
         """Whether classes have an order."""
         return False
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """Splits that a run without training reports on; empty if it trains."""
+        return ()
+
+    @property
+    def model_labels(self) -> ModelLabels | None:
+        """Labels of the model of a run without training; None if the data give the labels."""
+        return None
 
     @property
     def text_columns(self) -> tuple[str, ...] | None:

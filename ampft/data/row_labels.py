@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -144,6 +144,16 @@ def padded_codes(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.N
 
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def sort_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort label names: first numbers by value, then other names by characters."""
+
+    def key(name: str) -> tuple[bool, float, str]:
+        is_number = NUMBER.fullmatch(name.strip()) is not None
+        return (not is_number, float(name) if is_number else 0.0, name)
+
+    return tuple(sorted(names, key=key))
 
 
 def as_number(text: str, location: str, column: str) -> str:

@@ -17,12 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from ampft.data.assembly import sort_names
 from ampft.data.columns import LABEL_FLAG, DataColumns, refuse_rejected
 from ampft.data.dataset import RAW_TEXT_COLUMN, cells
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
-from ampft.data.row_labels import NO_LABEL, UNLABELLED, LabelParser, RowLabels, UnitLabels
+from ampft.data.row_labels import (
+    NO_LABEL,
+    UNLABELLED,
+    LabelParser,
+    RowLabels,
+    UnitLabels,
+    sort_names,
+)
 from ampft.data.sources.arrow_rows import write_arrow
 from ampft.data.sources.readers import FLAGS, OF_TABLES, open_table, open_tables
 from ampft.data.sources.source_table import SourceTable, as_text, refuse_surrogates

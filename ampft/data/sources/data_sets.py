@@ -184,6 +184,9 @@ def used_splits(data: Mapping[str, Any], request: DataRequest) -> dict[str, str]
             used[use] = known[0]
     if len(free) == 1 and not used:
         used = {"train": free[0]}
+    if request.evaluated and "train" not in used and used:  # rows by which chance is known
+        used["train"] = next(used[s] for s in (*request.evaluated, *used) if s in used)
+        return {use: used[use] for use in SPLIT_NAMES if use in used}
     if "train" not in used:
         raise InputError(
             f"--dataset_name: {request.dataset_name} has no split called train; its splits: "
