@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,19 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from ampft.arguments.parsing import messages_for_python
 from ampft.data.sources.source_table import MISSING
 from ampft.doors.finetune import finetune
+from ampft.files import refuse_link
 from ampft.flag import split_names
 from ampft.ownership import TemporaryFolder
 from ampft.runs.finished import FinishedRun
+from ampft.runs.manifest import RECORD_NAME, check_model_files, model_files
+from ampft.text.numbers import byte_size
 
 PROBABILITY = "probability_"
+_CARRIED = "_carried_files"
+MOST_CARRIED = 2 << 30  # bytes of a model in a pickle
 
 
 class TextEstimator(BaseEstimator):
@@ -54,8 +62,8 @@ class TextEstimator(BaseEstimator):
             random_state: Seed of head, data order and dropout; None draws one.
             settings: Further settings of `ampft train` by name. With `feature_columns`, `X` is a
                 table of these columns and of one with the texts.
-            output_dir: New folder for the run; None for a temporary one, which lives as long as
-                this object.
+            output_dir: Folder for the run; None for a temporary one, which lives as long as this
+                object. If it exists, as after an earlier fit, the run is beside it: DIR-2, DIR-3.
             verbose: Whether to print what a run prints.
         """
         self.model_name_or_path = model_name_or_path
@@ -133,29 +141,83 @@ class TextEstimator(BaseEstimator):
             **named,
         }
         given = {name: value for name, value in own.items() if value is not None}
-        folder = self.output_dir
-        if folder is None:
-            temporary = TemporaryFolder("estimator")
-            folder = str(temporary.__enter__() / "run")
-            self._remove = weakref.finalize(self, temporary.remove)
-        printed = contextlib.nullcontext() if self.verbose else _silence()
-        with printed:
-            self.run_: FinishedRun = finetune(
-                [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)],
-                precision=self.precision,
-                **{**given, **(self.settings or {}), "output_dir": folder},
-            )
+        settings = self.settings or {}
+        with self._new_folder(settings) as folder:
+            printed = contextlib.nullcontext() if self.verbose else _silence()
+            with printed:
+                self.run_: FinishedRun = finetune(
+                    [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)],
+                    precision=self.precision,
+                    **{**given, **settings, "output_dir": str(folder)},
+                )
         self.n_features_in_ = 1
 
+    @contextlib.contextmanager
+    def _new_folder(self, settings: Mapping[str, Any]) -> Iterator[Path]:
+        """Yield the folder of a fit; after an error, nothing is left of it but what a run keeps."""
+        remove: Callable[[], object] | None = None
+        if self.output_dir is None:
+            temporary = TemporaryFolder("estimator")
+            remove = weakref.finalize(self, temporary.remove)
+            folder = temporary.__enter__() / "run"
+        elif settings.get("overwrite_output_dir") or settings.get("resume_from_checkpoint"):
+            folder = Path(self.output_dir).absolute()
+        else:
+            folder = _claimed_folder(Path(self.output_dir).absolute())
+        try:
+            yield folder
+        except BaseException:
+            if remove is not None:
+                remove()
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            raise
+        if (of_earlier_fit := self.__dict__.pop("_remove", None)) is not None:
+            of_earlier_fit()
+        if remove is not None:
+            self._remove = remove
+
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for pickle; the model stays in the folder of its run.
+        """Return the state for pickle, with the files of the model, its record and its report.
+
+        The weights are bytes of safetensors. A model of more than 2 GiB stays in its folder.
 
         Raises:
-            TypeError: The folder is temporary.
+            InputError: A file of the model was changed or is missing.
+            TypeError: The model has more than 2 GiB, and its folder is temporary.
         """
-        if "_remove" in vars(self):
-            raise TypeError("the run is in a temporary folder. Pass output_dir to pickle a model.")
-        return super().__getstate__()
+        state: dict[str, Any] = dict(super().__getstate__())
+        is_temporary = state.pop("_remove", None) is not None
+        if "run_" not in state:
+            return state
+        folder, record = self.run_.folder, self.run_.record
+        with messages_for_python():
+            check_model_files(folder, record.files)
+        names = {*model_files(folder, record.files), RECORD_NAME, "report.json", "report.txt"}
+        files = [folder / name for name in sorted(names) if (folder / name).is_file()]
+        size = sum(path.stat().st_size for path in files)
+        if size <= MOST_CARRIED:
+            del state["run_"]
+            return {**state, _CARRIED: {path.name: path.read_bytes() for path in files}}
+        if is_temporary:
+            raise TypeError(
+                f"the model has {byte_size(size)}, and a pickle carries {byte_size(MOST_CARRIED)}. "
+                "Pass output_dir to keep it in a folder, which a pickle then refers to."
+            )
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the state; the files of a model go to a temporary folder of this object."""
+        state = dict(state)
+        files = state.pop(_CARRIED, None)
+        super().__setstate__(state)
+        if files is not None:
+            temporary = TemporaryFolder("estimator")
+            self._remove = weakref.finalize(self, temporary.remove)
+            folder = temporary.__enter__()
+            for name, content in files.items():
+                (folder / Path(name).name).write_bytes(content)
+            self.run_ = FinishedRun(folder)
 
     def _labels(self, X: Any, y: Any) -> npt.NDArray[Any]:
         """Return the labels.
@@ -354,6 +416,22 @@ def texts_of(X: Any) -> list[str]:
     if others:
         raise ValueError(f"X: received {others[0]!r}, which is not a text.")
     return list(map(str, values))
+
+
+def _claimed_folder(wanted: Path) -> Path:
+    """Return a new folder: `wanted`, or with a number at its end if that holds something.
+
+    Fits in several processes, as in a search, get different ones.
+    """
+    for number in itertools.count(1):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        refuse_link(folder, "output_dir")
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # an empty one; made again, it belongs to one process
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError("numbers do not end")
 
 
 @contextlib.contextmanager

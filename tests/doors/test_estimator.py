@@ -1,16 +1,23 @@
 """`ampft.Classifier` in the tools of scikit-learn."""
 
+import json
 import pickle
+import shutil
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from running import rows
+from running import call, rows, succeeded
 from sklearn.base import clone
-from sklearn.calibration import calibration_curve
+from sklearn.calibration import CalibratedClassifierCV, calibration_curve
+from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.inspection import permutation_importance
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -43,9 +50,9 @@ def classifier(tiny_model):
 
 def test_labels_keep_their_type(classifier, texts, labels):
     names = sorted(set(labels))
-    numbers = np.array([names.index(label) - 1 for label in labels])
+    numbers = np.array([10 * names.index(label) - 10 for label in labels])
     fitted = classifier.fit(pd.Series(texts), numbers)
-    assert fitted.classes_.tolist() == [-1, 0, 1]
+    assert fitted.classes_.tolist() == sorted({-10, 0, 10} & set(numbers.tolist()))
     predicted = fitted.predict(np.array(texts))
     assert predicted.dtype == numbers.dtype
     assert fitted.score(texts, numbers) == np.mean(predicted == numbers) > 0.7
@@ -123,7 +130,7 @@ def test_five_tools(classifier, texts, labels):
     assert scorer(pipeline, texts, labels) > 0.7
 
 
-def test_parameters_and_refusals(classifier, texts, labels, tmp_path):
+def test_parameters_and_refusals(classifier, texts, labels):
     assert clone(classifier).get_params() == classifier.get_params()
     assert classifier.set_params(num_train_epochs=2).num_train_epochs == 2
     with pytest.raises(ValueError, match="X has 90 texts, and y the shape"):
@@ -134,12 +141,108 @@ def test_parameters_and_refusals(classifier, texts, labels, tmp_path):
         classifier.fit([1.0, 2.0], [0, 1])
     with pytest.raises(ValueError, match="texts have one dimension"):
         classifier.fit(np.full((2, 2), "a"), [0, 1])
-    fitted = clone(classifier).fit(texts, labels)
-    with pytest.raises(TypeError, match="Pass output_dir to pickle"):
-        pickle.dumps(fitted)
-    kept = clone(classifier).set_params(output_dir=str(tmp_path / "run")).fit(texts, labels)
-    loaded = pickle.loads(pickle.dumps(kept))
-    assert (loaded.predict(texts) == kept.predict(texts)).all()
+
+
+@pytest.fixture
+def quick(classifier):
+    return classifier.set_params(num_train_epochs=1)
+
+
+def test_a_fitted_estimator_carries_its_model(quick, texts, labels, tmp_path, monkeypatch):
+    """It is loaded in another folder and another process, after its run is gone."""
+    monkeypatch.chdir(tmp_path)
+    few = texts[:6]
+    kept = clone(quick).set_params(output_dir="runs/a").fit(texts, labels)
+    search = GridSearchCV(
+        clone(quick).set_params(output_dir="runs/b"), {"random_state": [1, 2]}, cv=2,
+        error_score="raise",
+    ).fit(texts, labels)  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "a", "b", "b-2", "b-3", "b-4", "b-5",
+    ]  # fmt: skip
+    expected = {}
+    for name, model in (("kept", kept), ("search", search)):
+        joblib.dump(model, tmp_path / f"{name}.joblib")
+        expected[name] = model.predict_proba(few).tolist()
+    shutil.rmtree(tmp_path / "runs")
+    code = (
+        "import joblib, json, sys\n"
+        "models = [joblib.load(path) for path in sys.argv[2:]]\n"
+        "answers = [m.predict_proba(json.loads(sys.argv[1])).tolist() for m in models]\n"
+        "print(json.dumps(answers))"
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    paths = [tmp_path / f"{name}.joblib" for name in expected]
+    done = call(sys.executable, "-c", code, json.dumps(few), *paths, cwd=elsewhere, warm=False)
+    assert json.loads(succeeded(done).stdout) == list(expected.values())
+    carried = vars(kept)["run_"].folder
+    assert not carried.exists()
+    again = joblib.load(paths[0])
+    assert again.run_.folder.is_dir()
+    assert pickle.loads(pickle.dumps(again)).predict_proba(few).tolist() == expected["kept"]
+    folder = again.run_.folder
+    del again
+    assert not folder.exists()
+
+
+def test_a_carried_model_is_safetensors_and_json(quick, texts, labels):
+    state = quick.fit(texts, labels).__getstate__()
+    files = state["_carried_files"]
+    assert all(isinstance(content, bytes) for content in files.values())
+    assert {"model.safetensors", "config.json", "tokenizer.json", "run.json"} <= files.keys()
+    assert {Path(name).suffix for name in files} <= {".safetensors", ".json", ".txt"}
+    assert "_remove" not in state
+    (quick.run_.folder / "model.safetensors").write_bytes(b"changed")
+    with pytest.raises(ampft.InputError, match=r"model\.safetensors: the file was changed after"):
+        pickle.dumps(quick)
+
+
+def test_a_model_that_is_too_large_for_a_pickle_stays_in_its_folder(
+    quick, texts, labels, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("ampft.doors.estimator.MOST_CARRIED", 1000)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=r"the model has 0 MiB, .* Pass output_dir to keep it"):
+        pickle.dumps(clone(quick).fit(texts, labels))
+    kept = clone(quick).set_params(output_dir="run").fit(texts, labels)
+    content = pickle.dumps(kept)
+    monkeypatch.chdir("/")
+    loaded = pickle.loads(content)
+    assert loaded.run_.folder == tmp_path / "run"
+    assert (loaded.predict(texts[:6]) == kept.predict(texts[:6])).all()
+
+
+def test_a_refused_fit_leaves_no_folder(quick, texts, labels, tmp_path):
+    quick.set_params(output_dir=str(tmp_path / "run"), precision="fp99")
+    with pytest.raises(ampft.InputError, match="fp99"):
+        quick.fit(texts, labels)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        lambda model: GridSearchCV(
+            model, {"random_state": [1, 2]}, cv=2, n_jobs=2, error_score="raise"
+        ),
+        lambda model: VotingClassifier(
+            [("a", model), ("b", clone(model).set_params(random_state=1))], voting="soft", n_jobs=2
+        ),
+        pytest.param(
+            lambda model: StackingClassifier([("a", model)], LogisticRegression(), cv=2),
+            marks=pytest.mark.full,
+        ),
+        pytest.param(lambda model: CalibratedClassifierCV(model, cv=2), marks=pytest.mark.full),
+    ],
+    ids=["search", "voting", "stacking", "calibrated"],
+)
+def test_tools_that_combine_estimators_are_pickled(quick, texts, labels, tool):
+    fitted = tool(quick).fit(texts, labels)
+    expected = fitted.predict_proba(texts[:6])
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(fitted)).predict_proba(texts[:6]), expected
+    )
 
 
 # Those of scikit-learn's checks that apply: check_estimator itself runs only the first one for an
@@ -222,6 +325,6 @@ def test_another_run_in_the_folder_is_not_taken_for_the_fitted_one(
     )
     after = other.fit(texts, labels).predict_proba(texts)
     assert (after != before).any()
-    for stale in (fitted, pickle.loads(kept)):
-        with pytest.raises(ampft.InputError, match="another run was written to this folder"):
-            stale.predict(texts)
+    with pytest.raises(ampft.InputError, match="another run was written to this folder"):
+        fitted.predict(texts)
+    np.testing.assert_array_equal(pickle.loads(kept).predict_proba(texts), before)
