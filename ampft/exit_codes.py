@@ -12,15 +12,18 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from ampft.errors import AlreadyFinished, InputError, OtherProcessFailed, Preempted, TrainingStopped
 from ampft.files import is_disk_error, is_path_error
 from ampft.machine import refuse_old_versions
 from ampft.processes import follow
 from ampft.signals import STOPPING, hearing, raise_if_heard
-from ampft.text.escaping import inert_lines, without_credentials
+from ampft.text.escaping import printable
 from ampft.text.terminal import quiet_optional_packages
 
 SECONDS_BEFORE_OTHER_RANKS = 5.0
@@ -55,6 +58,21 @@ _KNOWN = (
 )
 
 
+@dataclass
+class _Command:
+    """The command that this process runs."""
+
+    started: float | None = None  # `time.perf_counter()` at its start; None outside one.
+
+
+_command = _Command()
+
+
+def command_started() -> float:
+    """Return `time.perf_counter()` at the start of the command; now, if Python code calls."""
+    return time.perf_counter() if _command.started is None else _command.started
+
+
 def run_main(main: Callable[[], None]) -> int:
     """Call `main` and turn the errors of `ampft.errors` into a message on stderr and an exit code.
 
@@ -65,6 +83,7 @@ def run_main(main: Callable[[], None]) -> int:
         0 if `main` returned, 75 if the run can continue, 130 after Ctrl-C without a checkpoint, and
         otherwise the exit code of the error.
     """
+    _command.started = time.perf_counter()
     _prepare_streams()
     atexit.register(gc.freeze)  # or Python looks for garbage in torch for seconds before it ends
     follow()
@@ -77,6 +96,8 @@ def run_main(main: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 128 + signal.SIGINT  # as shells count
+    finally:
+        _command.started = None
 
 
 def _exit_code(main: Callable[[], None]) -> int:
@@ -91,14 +112,14 @@ def _exit_code(main: Callable[[], None]) -> int:
         main()
     except (AlreadyFinished, Preempted) as ending:
         if os.environ.get("RANK", "0") == "0":
-            print(inert_lines(without_credentials(str(ending))), flush=True)
+            print(printable(str(ending)), flush=True)
         return ending.exit_code
     except tuple(EXIT_CODES) as error:
         rank = os.environ.get("RANK", "0")
         if rank != "0":
             # If rank 0 reports the same error, the launcher ends this process before it prints.
             time.sleep(SECONDS_BEFORE_OTHER_RANKS)
-        message = inert_lines(without_credentials(str(error)))
+        message = printable(str(error))
         print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {message}", file=sys.stderr)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     except Exception as error:
@@ -106,7 +127,7 @@ def _exit_code(main: Callable[[], None]) -> int:
         known = failure_message(error)
         if known is None:
             raise
-        print(f"error: {inert_lines(known)}", file=sys.stderr)
+        print(f"error: {printable(known)}", file=sys.stderr)
         return EXIT_CODES[InputError]
     return 0
 
@@ -140,8 +161,17 @@ def _is_temporary(failure: BaseException) -> bool:
     return not is_full or shutil.disk_usage(place).free < LEAST_FREE_BYTES
 
 
+def _print_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print an error as Python does, but without secrets, which paths can contain."""
+    print(printable("".join(traceback.format_exception(kind, error, trace))), file=sys.stderr)
+
+
 def _prepare_streams() -> None:
-    """Make sure that printing never raises."""
+    """Make sure that printing never raises, and that a traceback contains no secrets."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_traceback
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller

@@ -129,18 +129,18 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def special_or_atomic_path(path: Path) -> Iterator[Path]:
     """Yield a path for an output that the user named.
 
-    A device or a pipe is written directly. A file is written as by `atomic_path`; if `path` is a
-    symbolic link, the link is kept and its target replaced.
+    A device or a pipe is written directly. A file is written as by `atomic_path`.
 
     Raises:
-        InputError: The disk is full or fails.
+        InputError: The disk is full or fails, or the path is a symbolic link.
     """
     remedy = "Free disk space, or choose a path on another disk."
+    refuse_link(path)
     with write_errors_explained(f"{path}: the file", remedy, disk_only=True):
         if path.exists() and not path.is_file():
             yield path
             return
-        with atomic_path(path.resolve()) as temporary:
+        with atomic_path(path.absolute()) as temporary:
             yield temporary
 
 
@@ -403,6 +403,22 @@ class Recorded:
         if state != SAME:
             raise InputError(f"{self.path}: the file {STATES[state]}. Restore it from a copy.")
         return self.path
+
+
+def refuse_link(path: Path, flag: str = "") -> None:
+    """Check that an output that the user named is not a symbolic link to a file or a folder.
+
+    The folders above it may be links. So may the path itself to a device or a pipe, such as
+    /dev/stdout.
+
+    Raises:
+        InputError: It is a link, even one to nothing.
+    """
+    if path.is_symlink() and (path.is_file() or path.is_dir() or not path.exists()):
+        raise InputError(
+            f"{flag} {path}: this is a symbolic link to {os.path.realpath(path)}, and nothing is "
+            "written through a link. Pass the path that it leads to, or another one.".lstrip()
+        )
 
 
 def is_link(folder: Path, name: str) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import lock_descriptor, unlock_descriptor
 
 from ampft.errors import InputError
-from ampft.files import remove, rename, sync, write
+from ampft.files import refuse_link, remove, rename, sync, write
 from ampft.signals import deferred, note_own_files
 from ampft.text.json_io import read_json_object
 
@@ -379,9 +379,10 @@ def check_output_file(flag: str, path: Path) -> None:
             comparison.
 
     Raises:
-        InputError: It is a folder, its folder does not exist, or it is a file of a run or of a
-            comparison, other than a page that this program wrote.
+        InputError: It is a folder or a link, its folder does not exist, or it is a file of a run or
+            of a comparison, other than a page that this program wrote.
     """
+    refuse_link(path, flag)
     if path.is_dir():
         raise InputError(f"{flag} {path}: this is a folder. Choose a file.")
     if not path.absolute().parent.is_dir():
@@ -420,8 +421,9 @@ def check_replaceable(flag: str, folder: Path, names: Sequence[str]) -> None:
         folder: Folder, which need not exist.
 
     Raises:
-        InputError: One of the files is a link, or somebody else's.
+        InputError: The folder or one of the files is a link, or a file is somebody else's.
     """
+    refuse_link(folder, flag)
     for path in (folder / name for name in names):
         is_own = is_plain_file(path) and (
             _is_own_page(path) or _has_layout(path.with_suffix(".json"))

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from ampft.errors import InputError
+from ampft.files import special_or_atomic_path
 from ampft.ownership import check_output_file, check_page_file, check_replaceable
+from ampft.runs.folder import RunFolder, check_creatable, check_output_folder
 
 PAGE = '<!DOCTYPE html>\n<meta charset="utf-8">\n<meta name="generator" content="ampft">\n'
 RESULTS = ["doctor.json", "doctor.html"]
@@ -29,11 +31,47 @@ def test_a_result_is_no_output_file(tmp_path, record, name):
     for each in (record, name):
         (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / each).write_text("{}")
-    link = tmp_path.with_suffix(".link")
-    link.symlink_to(tmp_path / name)
-    for path in (tmp_path / name, link):
-        with pytest.raises(InputError, match=r"--output_file .*holds the results of a run"):
-            check_output_file("--output_file", path)
+    with pytest.raises(InputError, match=r"--output_file .*holds the results of a run"):
+        check_output_file("--output_file", tmp_path / name)
+
+
+@pytest.mark.parametrize("target", ["file", "folder", "nothing"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda link: check_output_file("--page", link),
+        lambda link: check_page_file("--page", link),
+        lambda link: check_replaceable("--page", link, ["a.json"]),
+        lambda link: check_output_folder(link),
+        lambda link: check_creatable(link),
+        lambda link: RunFolder(link),
+        lambda link: special_or_atomic_path(link).__enter__(),
+    ],
+)
+def test_nothing_is_written_through_a_link(tmp_path, write, target):
+    (tmp_path / "file").write_text(PAGE)
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    with pytest.raises(InputError, match=rf"link: this is a symbolic link to .*/{target}, and no"):
+        write(link)
+    assert (tmp_path / "file").read_text() == PAGE
+    assert not [*(tmp_path / "folder").iterdir()]
+    assert link.is_symlink()
+
+
+def test_an_output_below_a_linked_folder_and_a_linked_device_are_written(tmp_path):
+    """The negative control."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    with special_or_atomic_path(tmp_path / "link" / "a.csv") as path:
+        path.write_text("x")
+    assert (tmp_path / "disk/a.csv").read_text() == "x"
+    RunFolder(tmp_path / "link" / "run").close()
+    (tmp_path / "nowhere").symlink_to("/dev/null")
+    with special_or_atomic_path(tmp_path / "nowhere") as path:
+        path.write_text("x")
+    assert (tmp_path / "nowhere").is_symlink()
 
 
 def test_other_files_are_output_files(tmp_path):

@@ -14,7 +14,7 @@ from ampft.errors import InputError
 from ampft.flag import OUTPUT, SETTINGS, flag, positional, split_names
 from ampft.precision.modes import BASELINE
 from ampft.registry import room
-from ampft.text.escaping import inert_lines
+from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
     from ampft.comparison.findings import Comparison
@@ -108,7 +108,7 @@ def compare(line: CommandLine[CompareFlags]) -> None:
         from ampft.comparison.report.report_files import next_step_line
 
         session = compare_runs(command)
-        print(inert_lines(next_step_line(session.folder.path)))
+        print_line(next_step_line(session.folder.path))
         return
     if not exists:
         asked = "--inference" if flags.inference else "compare"
@@ -136,12 +136,14 @@ def compare(line: CommandLine[CompareFlags]) -> None:
         comparison = inference.compare_inference(folders, modes, metric=flags.metric, margin=margin)
     else:
         comparison = _compare_runs(line)
-    print(inert_lines(terminal_text(comparison)), end="")
+    print_line(terminal_text(comparison).rstrip("\n"))
     if flags.output_dir is None:
-        print("\nAdd --output_dir DIR to write comparison.html, comparison.md and comparison.json.")
+        print_line(
+            "\nAdd --output_dir DIR to write comparison.html, comparison.md and comparison.json."
+        )
         return
     write_comparison(comparison, Path(flags.output_dir))
-    print(f"\nwrote {flags.output_dir}: comparison.html, comparison.md, comparison.json")
+    print_line(f"\nwrote {flags.output_dir}: comparison.html, comparison.md, comparison.json")
 
 
 def _compare_runs(line: CommandLine[CompareFlags]) -> Comparison:

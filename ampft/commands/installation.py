@@ -11,7 +11,7 @@ from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.flag import flag, positional
 from ampft.registry import room
-from ampft.text.escaping import inert_lines
+from ampft.text.escaping import printable
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,7 @@ def show_environment(line: CommandLine[EnvironmentFlags]) -> None:
     found = environment.collect_environment(measure=not line.flags.no_measure)
     as_json = line.flags.json
     print(
-        json.dumps(found, indent=2)
-        if as_json
-        else inert_lines(environment.format_environment(found))
+        json.dumps(found, indent=2) if as_json else printable(environment.format_environment(found))
     )
 
 

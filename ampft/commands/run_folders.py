@@ -10,7 +10,7 @@ from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.flag import REQUIRED, flag, positional
 from ampft.registry import room
-from ampft.text.escaping import inert_lines
+from ampft.text.terminal import labelled, print_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +53,12 @@ def report(line: CommandLine[ReportFlags]) -> None:
 
     folder, output_file = Path(line.flags.run), line.flags.output_file
     if (folder / COMPARISON_NAME).is_file():
+        from ampft.comparison.analysis.unchanged_runs import runs_check_line
         from ampft.comparison.report.report_files import read_comparison, terminal_text, write_page
 
         comparison = read_comparison(folder)
-        print(inert_lines(terminal_text(comparison)), end="")
+        print_line(runs_check_line(folder, comparison))
+        print_line(terminal_text(comparison).rstrip("\n"))
         if output_file is not None:
             write_page(comparison, Path(output_file))
         return
@@ -69,14 +71,14 @@ def report(line: CommandLine[ReportFlags]) -> None:
     if output_file is not None and folder.is_dir():
         raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
     if (folder / "search.json").is_file():
-        print(inert_lines(room("answer of a search").report_text(folder)))
+        print_line(room("answer of a search").report_text(folder))
         return
     if is_curve:
         curves = room("curves")
         curve = curves.read_curve(folder / curves.CURVE_NAME)
-        print(inert_lines(room("curve page").curve_text(curve)))
+        print_line(room("curve page").curve_text(curve))
         return
-    print(inert_lines(format_run(line.flags.run)))
+    print_line(format_run(line.flags.run))
 
 
 def _refuse_unfinished(folder: Path) -> None:
@@ -100,14 +102,14 @@ def checkpoint(line: CommandLine[CheckpointFlags]) -> None:
     from ampft.runs.resume import list_checkpoints, verify_checkpoints
 
     show = list_checkpoints if line.flags.action == "list" else verify_checkpoints
-    print(inert_lines(show(Path(line.flags.path))))
+    print_line(show(Path(line.flags.path)))
 
 
 def push(line: CommandLine[PushFlags]) -> None:
     """Push the model of a run to the Hugging Face hub."""
     from ampft.comparison.report.report_files import comparison_section
     from ampft.runs.publishing import push_run
-    from ampft.text.terminal import labelled, quiet_libraries
+    from ampft.text.terminal import quiet_libraries
 
     quiet_libraries()
     url = push_run(
@@ -116,7 +118,7 @@ def push(line: CommandLine[PushFlags]) -> None:
         private=line.flags.private,
         comparison=comparison_section(Path(line.flags.run)),
     )
-    print(labelled("pushed", url))
+    print_line(labelled("pushed", url))
 
 
 REPORT = Command(ReportFlags, report, Help("Print the report of a run or a comparison."))

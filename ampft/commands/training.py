@@ -10,7 +10,6 @@ from ampft.arguments.commands import Command, CommandLine, TrainingSettings
 from ampft.arguments.help_text import Help
 from ampft.arguments.parsing import TRAINING_HELP, complete_arguments
 from ampft.flag import flag
-from ampft.text.escaping import inert_lines
 from ampft.text.terminal import labelled, print_line
 
 
@@ -25,7 +24,7 @@ def train(line: CommandLine[ClassifyArguments]) -> None:
 
     run = train_run(arguments)
     if run.folder is not None:
-        print(inert_lines(next_step_line(run.folder.path)))
+        print_line(next_step_line(run.folder.path))
 
 
 @dataclass(frozen=True)

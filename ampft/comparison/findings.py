@@ -128,6 +128,7 @@ class RunOutcome:
     warnings: tuple[str, ...] = ()
     # Name of the node of a cluster that trained it; None for this machine or unknown.
     node: str | None = None
+    record_sha256: str | None = None  # Hash of the run record that was read; None without one.
 
 
 def status_words(statuses: Sequence[str]) -> str:

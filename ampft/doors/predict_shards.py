@@ -125,7 +125,7 @@ def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
     before = _read_manifest(output_dir)
     if before is not None:
         _check_same(before, now, output_dir)
-    check_output_folder(output_dir, keep_files=before is not None)
+    check_output_folder(output_dir, keep_files=before is not None, trains=False)
     outputs = dict(before.outputs) if before else {}
     sealed = Sealed(
         folder=output_dir,

@@ -20,6 +20,7 @@ from torch.distributed import distributed_c10d
 from ampft.errors import AlreadyFinished, OtherProcessFailed, TrainingStopped
 from ampft.processes import LAUNCHER_VARIABLES
 from ampft.signals import handling, raise_if_heard
+from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
     from accelerate import Accelerator, PartialState
@@ -51,6 +52,7 @@ class TimeLimit:
     seconds: float | None  # The limit; None for none.
     started: float  # `time.perf_counter()` at the start of this process.
     earlier: float = 0.0  # Seconds that the run took before it was resumed in this process.
+    reserved: float = 0.0  # Seconds that the rest of the run needs after the training.
     is_reached: bool = False  # Whether a process has seen the limit pass when all processes polled.
 
     @property
@@ -59,9 +61,14 @@ class TimeLimit:
         return self.earlier + time.perf_counter() - self.started
 
     @property
+    def left(self) -> float | None:
+        """Seconds until the limit, without what is reserved; None without a limit."""
+        return None if self.seconds is None else self.seconds - self.elapsed - self.reserved
+
+    @property
     def has_passed(self) -> bool:
-        """Whether this process has reached the limit."""
-        return self.seconds is not None and self.elapsed >= self.seconds
+        """Whether the training must end in this process, so that the run ends within the limit."""
+        return self.left is not None and self.left <= 0
 
 
 @dataclass
@@ -290,7 +297,7 @@ def exit_if_others_fail(
         try:
             record_stop(status, reason)
             rank = accelerator.process_index
-            print(f"[rank {rank}] error: {reason}", file=sys.stderr, flush=True)
+            print_line(f"[rank {rank}] error: {reason}", file=sys.stderr)
         finally:
             os._exit(1)
 

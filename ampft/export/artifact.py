@@ -33,9 +33,9 @@ from ampft.runs.record import RunRecord, read_record
 from ampft.runs.run_text import task_row
 from ampft.tasks.outcome import Problem
 from ampft.text import units
-from ampft.text.escaping import inert_lines, one_line
+from ampft.text.escaping import one_line, printable
 from ampft.text.json_io import from_json, read_json_object, values_hash
-from ampft.text.terminal import labelled
+from ampft.text.terminal import labelled, print_line
 
 MANIFEST_NAME = "artifact.json"
 CARD_NAME = "README.md"
@@ -246,7 +246,7 @@ def open_artifact(folder: str | Path) -> Artifact:
     artifact = open_uncertified(Path(folder))
     problem = certificate_problem(artifact.folder, artifact.manifest)
     if problem is not None:
-        warnings.warn(problem, stacklevel=2)
+        warnings.warn(printable(problem), stacklevel=2)
     return artifact
 
 
@@ -299,7 +299,7 @@ def artifact_classifier(folder: Path) -> SavedClassifier:
             )
         problem = certificate_problem(folder, manifest)
         if problem is not None:
-            print(inert_lines(labelled("note", problem)), file=sys.stderr)
+            print_line(labelled("note", problem), file=sys.stderr)
         return load_artifact(folder, manifest, record).predictor(request.batch_size)
 
     files = {name: part.sha256 for name, part in manifest.files.items()}

@@ -13,7 +13,7 @@ from textwrap import shorten
 from ampft.arguments.commands import Command, CommandLine, TrainingSettings
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
-from ampft.files import describe_file, read_hashed
+from ampft.files import describe_file, read_hashed, refuse_link
 from ampft.flag import MAX_SEED, flag
 from ampft.ownership import TemporaryFolder
 from ampft.processes import kill, running, start_python
@@ -65,6 +65,7 @@ def resume_check(line: CommandLine[ResumeCheckFlags]) -> None:
             folder = stack.enter_context(TemporaryFolder("resume-check"))
         else:
             folder = Path(flags.output_dir)
+            refuse_link(folder, "--output_dir")
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise InputError(f"--output_dir {folder}: it exists and is not an empty folder.")
             folder.mkdir(parents=True, exist_ok=True)

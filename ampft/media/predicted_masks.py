@@ -14,7 +14,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from ampft.errors import InputError
-from ampft.files import atomic_path
+from ampft.files import atomic_path, refuse_link
 from ampft.kinds.prediction import PredictedRows, PredictRequest, RowOutput
 from ampft.kinds.rows import unused_column_names
 from ampft.media.masks import IGNORED, MaskArray
@@ -52,6 +52,7 @@ def mask_output(request: PredictRequest, config: Any) -> RowOutput:
             f"--output_file {path}: the masks are written into {folder.path.name}, a name that is "
             f"{counted(excess, 'byte')} too long for a folder. Choose a shorter one."
         )
+    refuse_link(folder.path, "--output_file: the folder of the masks")
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise InputError(
             f"--output_file {path}: {folder.path}, the folder of the masks, exists. Remove it, "

@@ -20,6 +20,7 @@ from ampft.files import (
     is_link,
     is_writable_folder,
     nearest_existing,
+    refuse_link,
     set_default_permissions,
     write_errors_explained,
     write_text_non_atomically,
@@ -208,7 +209,11 @@ class RunFolder:
 
 
 def check_output_folder(
-    path: str | os.PathLike[str], *, overwrite: bool = False, keep_files: bool = False
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    keep_files: bool = False,
+    trains: bool = True,
 ) -> None:
     """Check that a run may write to `path`, without creating anything.
 
@@ -216,11 +221,12 @@ def check_output_folder(
         path: The folder, which need not exist.
         overwrite: Whether the folder may contain files.
         keep_files: Whether it may contain files that a comparison keeps.
+        trains: Whether the command trains, and so can replace or continue a run in the folder.
 
     Raises:
-        InputError: The path is a URL or a file, another process has locked the folder, it is not
-            empty and neither flag is set, or it contains files of the user under the names of
-            results.
+        InputError: The path is a URL, a file or a link, another process has locked the folder, it
+            is not empty and neither flag is set, or it contains files of the user under the names
+            of results.
     """
     if "://" in str(path):
         raise InputError(
@@ -228,16 +234,19 @@ def check_output_folder(
             "and copy it after the run."
         )
     folder = Path(path)
+    refuse_link(folder, "--output_dir")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--output_dir {folder}: this is a file. Choose a folder.")
     try:
         check_unlocked(folder)
     except BlockingIOError:
         raise _is_locked(folder) from None
-    _refuse_contents(folder, overwrite=overwrite, keep_files=keep_files)
+    _refuse_contents(folder, overwrite=overwrite, keep_files=keep_files, trains=trains)
 
 
-def _refuse_contents(folder: Path, *, overwrite: bool, keep_files: bool) -> None:
+def _refuse_contents(
+    folder: Path, *, overwrite: bool, keep_files: bool, trains: bool = True
+) -> None:
     if keep_files or not folder.is_dir():
         return
     if overwrite:
@@ -247,11 +256,12 @@ def _refuse_contents(folder: Path, *, overwrite: bool, keep_files: bool) -> None
     if names:
         listed = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
         remedies = ["Choose a new or empty folder"]
-        has_run = earlier_record(folder) is not None
+        has_run = trains and earlier_record(folder) is not None
         with contextlib.suppress(InputError):
             refuse_foreign_files(folder)
             use = "replace the results in it" if has_run else "keep these files beside the results"
-            remedies.append(f"pass --overwrite_output_dir to {use}")
+            if trains:
+                remedies.append(f"pass --overwrite_output_dir to {use}")
         if has_run:
             remedies.append("pass --resume_from_checkpoint latest to continue the run in it")
         raise InputError(
@@ -337,8 +347,9 @@ def check_creatable(folder: Path) -> None:
     """Check that a folder can be created, or written if it exists.
 
     Raises:
-        InputError: It can be neither created nor written.
+        InputError: It can be neither created nor written, or is a link.
     """
+    refuse_link(folder, "--output_dir")
     nearest = nearest_existing(folder)
     if not is_writable_folder(nearest):
         raise InputError(

@@ -40,9 +40,8 @@ from ampft.runs.predictor import Predictor
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.run_text import report_with_heading, task_row
 from ampft.tasks.outcome import Problem, TunableOutcome
-from ampft.text.escaping import inert_lines
 from ampft.text.numbers import counted
-from ampft.text.terminal import labelled, quiet_libraries
+from ampft.text.terminal import labelled, print_line, quiet_libraries
 from ampft.text.units import TextUnits
 
 if TYPE_CHECKING:
@@ -316,14 +315,14 @@ def predict_file(
     kind = task_row(record).kind
     rows = checked_rows(request, saved)
     for note in rows.table.notes:
-        print(inert_lines(labelled("note", note)), file=_stream(request))
+        print_line(labelled("note", note), file=_stream(request))
     predictor = saved.load(request)
     output = kind.new_output(request, predictor.config)
     promise = predictor.decisions.abstention
     if promise is not None and promise.least_confidence is None:
         note = f"no row is answered: validation did not prove --abstain {promise.error:g}, as the "
         note += "report of the run says."
-        print(inert_lines(labelled("note", note)), file=_stream(request))
+        print_line(labelled("note", note), file=_stream(request))
     scores = None
     if rows.labels is not None:
         required = request.label_column_name is not None
@@ -331,11 +330,11 @@ def predict_file(
     with predictor.numerics:
         count = write_rows(rows, predictor, output, scores, request)
     if scores is not None:
-        print(inert_lines(scores.text()), file=_stream(request))
+        print_line(scores.text(), file=_stream(request))
     if request.output_file is not None:
-        print(inert_lines(f"wrote      {request.output_file}: {counted(count, 'row')}"))
+        print_line(f"wrote      {request.output_file}: {counted(count, 'row')}")
     if (summary := output.summary()) is not None:
-        print(inert_lines(f"wrote      {summary}"))
+        print_line(f"wrote      {summary}")
 
 
 def checked_rows(request: PredictRequest, saved: SavedClassifier) -> InputRows:
@@ -593,7 +592,7 @@ def _note_training_files(request: PredictRequest, record: RunRecord) -> None:
         if file.is_file() and describe_file(file).sha256 in trained:
             note = f"{file} has rows that the model was trained on (same SHA-256 as the training "
             note += "file), so its predictions there are better than on new rows."
-            print(inert_lines(labelled("note", note)), file=_stream(request))
+            print_line(labelled("note", note), file=_stream(request))
 
 
 def _stream(request: PredictRequest) -> TextIO:

@@ -26,7 +26,9 @@ _TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|api_org_[A-Za-z0-9]{20,}|gh[a-z]_[A-Za-z0-9]{20,}"
     r"|github_pat_\w{20,}|glpat-[\w-]{20,}|xox[a-z]-[\w-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}"
     r"|AIza[\w-]{30,}|sk-(?:proj-|ant-|svcacct-)?[A-Za-z0-9_]{20,}[\w-]*|npm_[A-Za-z0-9]{30,}"
-    r"|pypi-[\w-]{30,}|eyJ[\w-]{5,}\.[\w-]+\.[\w-]*)"
+    r"|pypi-[\w-]{30,}|eyJ[\w-]{5,}\.[\w-]+\.[\w-]*"
+    # The beginning of one that was cut for a message.
+    r"|(?:hf_|api_org_|gh[a-z]_|github_pat_|glpat-|npm_|pypi-)\w{6,}(?=\.\.\.))"
 )
 
 
@@ -62,6 +64,11 @@ def without_credentials(text: str) -> str:
 def _parameter(match: re.Match[str]) -> str:
     is_secret = _SECRET_KEY.search(unquote(match[1]))
     return f"{match[1]}={'REDACTED' if is_secret else _URL_PARAMETER.sub(_parameter, match[2])}"
+
+
+def printable(text: str) -> str:
+    """Return `text` for a terminal or a log: without passwords and tokens, each line inert."""
+    return inert_lines(without_credentials(text))
 
 
 def one_line(text: str) -> str:

@@ -9,10 +9,10 @@ import textwrap
 import warnings
 from collections.abc import Iterable
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TextIO
 
 from ampft.signals import raise_if_heard
-from ampft.text.escaping import inert_lines
+from ampft.text.escaping import printable
 
 WIDTH, INDENT = 100, 11
 
@@ -29,16 +29,20 @@ def _is_no_enumeration(record: logging.LogRecord) -> bool:
     return "is an Enum subclass" not in str(record.msg)
 
 
-def print_line(text: str) -> None:
-    """Print `text` on standard output, above any progress bar, with hostile characters escaped.
+def print_line(text: str, *, file: TextIO | None = None) -> None:
+    """Print `text` above any progress bar, without secrets and with hostile characters escaped.
+
+    Args:
+        file: Where to; None for standard output.
 
     If the reader of a pipe has closed it, as `head` does, output stops and the program continues.
     """
     from tqdm import tqdm
 
     try:
-        tqdm.write(inert_lines(text), file=sys.stdout)
-        sys.stdout.flush()
+        out = sys.stdout if file is None else file
+        tqdm.write(printable(text), file=out)
+        out.flush()
     except BrokenPipeError:
         discard_output()
 

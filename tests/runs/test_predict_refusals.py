@@ -113,17 +113,19 @@ def test_a_pipe_is_written_and_stays_a_pipe(folder, file, tmp_path):
     assert pipe.is_fifo()
 
 
-def test_a_link_stays_a_link_and_its_target_is_replaced(folder, file, tmp_path):
+def test_a_link_is_refused_and_its_target_stays(folder, file, tmp_path):
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     target.write_text("old")
     link.symlink_to(target.name)
-    predict(folder, file, output=link, overwrite=True)
-    assert link.is_symlink()
-    assert target.read_text().startswith("text,a,b,prediction,confidence\n")
-    (folder / "model.safetensors").write_text("damaged")
-    before = target.read_text()
-    with pytest.raises(InputError, match="cannot be loaded"):
+    with pytest.raises(InputError, match=r"--output_file .*link\.csv: this is a symbolic link"):
         predict(folder, file, output=link, overwrite=True)
+    assert target.read_text() == "old"
+    predict(folder, file, output=target, overwrite=True)
+    before = target.read_text()
+    assert before.startswith("text,a,b,prediction,confidence\n")
+    (folder / "model.safetensors").write_text("damaged")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        predict(folder, file, output=target, overwrite=True)
     assert target.read_text() == before
 
 

@@ -114,12 +114,12 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path, make_record, name
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_a_link_to_the_output_folder_is_followed(tmp_path: Path, make_record):
+def test_a_link_above_the_output_folder_is_followed(tmp_path: Path, make_record):
     (tmp_path / "disk").mkdir()
-    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
     for _ in range(2):
-        finish_run(tmp_path / "run", make_record)
-    assert file_names(tmp_path / "disk") == RESULTS
+        finish_run(tmp_path / "runs/a", make_record)
+    assert file_names(tmp_path / "disk/a") == RESULTS
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/run", "hf://datasets/run", "file:///tmp/run"])

@@ -46,9 +46,11 @@ from ampft.comparison.findings import (
 )
 from ampft.comparison.statistics.verdict import alpha_per_analysis
 from ampft.errors import InputError
+from ampft.files import describe_file
 from ampft.kinds.views import CasePrediction
 from ampft.precision.modes import BASELINE
 from ampft.runs.finished import PREDICTIONS_NAME
+from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.predictions import CaseViewer, is_input, read_groups, read_predictions, read_rows
 from ampft.runs.run_text import problem_of, task_row
 
@@ -208,6 +210,7 @@ def _arm_of_runs(
                 # Of one finished model per arm, "worse" is as certain as of any other.
                 warnings=() if one_each else tuple(run.record.warnings.values()),
                 node=plan.nodes.get(run.folder.resolve().name),
+                record_sha256=describe_file(run.folder / RECORD_NAME).sha256,
             )
             for run in group.runs
         ),

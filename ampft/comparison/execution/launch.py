@@ -397,15 +397,15 @@ def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
         with handling(("SIGTERM", "SIGHUP"), stop):
             yield
     except KeyboardInterrupt:
-        print(f"\ninterrupted: {how_to_continue()}", file=sys.stderr)
+        print_line(f"\ninterrupted: {how_to_continue()}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
     except EngineLost as error:
-        print(f"\nlost: {error} {how_to_continue()}", file=sys.stderr)
+        print_line(f"\nlost: {error} {how_to_continue()}", file=sys.stderr)
         raise SystemExit(Preempted.exit_code) from None
     except SystemExit as end:
         names = {128 + getattr(signal, name, 0): name for name in ("SIGTERM", "SIGHUP")}
         if end.code in names:
-            print(f"\nterminated by {names[end.code]}: {how_to_continue()}", file=sys.stderr)
+            print_line(f"\nterminated by {names[end.code]}: {how_to_continue()}", file=sys.stderr)
         raise
 
 

@@ -70,7 +70,7 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
 
 
 def write_page(comparison: Comparison, path: Path) -> None:
-    """Write the page of a comparison, atomically. A symbolic link is kept, and its target replaced.
+    """Write the page of a comparison, atomically.
 
     Raises:
         InputError: The file cannot be written, or is a result of a run or a comparison.

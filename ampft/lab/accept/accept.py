@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.help_text import Help
 from ampft.errors import InputError
+from ampft.files import hashed_text, refuse_link
 from ampft.flag import flag
 from ampft.lab.accept.obligations import ABSENT, GREEN, OPEN, RED, Done, Judgement, judge
 from ampft.machine import hardware, versions
@@ -93,6 +94,7 @@ def accept(line: CommandLine[AcceptFlags]) -> None:
             folder = stack.enter_context(TemporaryFolder("accept"))
         else:
             folder = Path(flags.output_dir).absolute()
+            refuse_link(folder, "--output_dir")
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise InputError(
                     f"--output_dir {flags.output_dir}: it exists and is not an empty folder."
@@ -299,7 +301,6 @@ def summary(rows: list[Judgement]) -> str:
 
 def write(folder: Path, machine: Machine, rows: list[Judgement]) -> None:
     """Write the result as JSON and as a page, with the machine and the versions."""
-    from ampft.files import hashed_text
     from ampft.text.page import Page, Paragraph, Section, html_page
 
     found = {

@@ -29,6 +29,7 @@ from ampft.files import (
     SAME,
     hashed_values,
     read_hashed,
+    refuse_link,
     write_errors_explained,
     write_text,
 )
@@ -258,6 +259,7 @@ def ledger_lock(folder: Path) -> Iterator[None]:
     Raises:
         InputError: Another process holds it for too long, or the folder holds something else.
     """
+    refuse_link(folder, "LEDGER")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"LEDGER {folder}: this is a file. Pass a folder.")
     if folder.is_dir() and not is_ledger(folder):

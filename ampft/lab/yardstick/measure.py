@@ -54,7 +54,7 @@ from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared
 from ampft.runs.record import RunRecord, read_record
 from ampft.tasks.task import Task
-from ampft.text.escaping import inert
+from ampft.text.escaping import inert, without_credentials
 from ampft.text.terminal import progress_bar
 
 # Examples are sorted by length, so micro-batches of few examples have little padding.
@@ -129,15 +129,16 @@ def measure_yardstick(
         results = [_measure_weights(INITIAL_WEIGHTS, reference, sources, steps, batches)]
         for folder in folders:
             _load_weights(folder, [reference.model, *(each.model for each in sources.values())])
-            results.append(_measure_weights(str(folder), reference, sources, steps, batches))
+            name = without_credentials(str(folder))
+            results.append(_measure_weights(name, reference, sources, steps, batches))
     return Yardstick(
         settings=YardstickSettings(
             modes=tuple(sources),
             batches=batches,
             effective_batch_size=steps.effective_batch_size,
             micro_batches=steps.micro_batches,
-            model=first.name,
-            data=task.data.name,
+            model=without_credentials(first.name),
+            data=without_credentials(task.data.name),
             seed=args.seed,
             device=device.type,
             cpu_threads=threads,
