@@ -61,7 +61,9 @@ from ampft.runs.resume import (
     MICRO_BATCHES,
     Checkpoint,
     ResumePoint,
+    changed_choices,
     changed_values,
+    choices_of,
     damage_advice,
     environment_of,
     refuse_differences,
@@ -185,6 +187,7 @@ class Checkpointing:
             settings=settings_of(record, len(batches)),
             topology=topology_of(record) | {MICRO_BATCHES: batches.micro_batches},
             environment=environment_of(record),
+            choices=choices_of(record),
             history=state.history.position(),
             files={} if best is None else {BEST_NAME: best},
         )
@@ -355,6 +358,7 @@ def _restore_checkpoint(state: LoopState[Any], point: ResumePoint, checkpoint: C
         resumed=datetime.now(UTC).isoformat(timespec="seconds"),
         topology=changed_values(manifest.topology, topology_of(state.initial)),
         environment=changed_values(manifest.environment, environment_of(state.initial)),
+        settings=changed_choices(manifest, state.initial),
     )
     earlier = saved.resumes
     if point.is_inside:  # the record also has those that ended before their first checkpoint

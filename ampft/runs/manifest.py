@@ -13,6 +13,7 @@ from ampft.engine.checkpoints.store import HISTORY_NAME as HISTORY_NAME
 from ampft.engine.checkpoints.store import STORE_NAME, CheckpointStore
 from ampft.errors import InputError
 from ampft.files import FileDigest, Sealed, describe_file, read_hashed
+from ampft.models.model_settings import ADAPTER_FOLDER
 from ampft.ownership import is_plain_file, is_plain_folder
 
 CONTRACT_NAME = "decision.json"  # as in `ampft.decision`, which imports numpy
@@ -61,7 +62,9 @@ def sealed_run(folder: Path, files: Mapping[str, FileDigest]) -> Sealed:
         files=files,
         event="the run",
         remedy="Restore the folder from a copy, or repeat the run.",
-        belongs=lambda name: "/" not in name and is_result_name(name),
+        belongs=lambda name: (
+            "/" not in (own := name.removeprefix(f"{ADAPTER_FOLDER}/")) and is_result_name(own)
+        ),
     )
 
 

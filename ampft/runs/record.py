@@ -157,6 +157,8 @@ class ResumePart:
     topology: Mapping[str, Sequence[JSONValue]] = field(default_factory=dict)
     # Hardware and versions that differ, by name: before and now.
     environment: Mapping[str, Sequence[JSONValue]] = field(default_factory=dict)
+    # Settings that may change and did, by flag: before and now.
+    settings: Mapping[str, Sequence[JSONValue]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

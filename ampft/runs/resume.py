@@ -278,6 +278,10 @@ MAY_CHANGE = frozenset(
         *("per_device_train_batch_size", "gradient_accumulation_steps"),
     }
 )
+# Of these, what a continuation sets anew in any case, or what its entry in the record says already.
+_NOT_RECORDED = {
+    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "allow_topology_change")
+}
 MISSING = "(not set)"
 MAX_VALUE_LENGTH = 40
 
@@ -303,11 +307,27 @@ def settings_of(record: RunRecord, steps_per_epoch: int | None = None) -> dict[s
         "steps per epoch": steps_per_epoch,
         "effective batch size": steps.effective_batch_size,
     }
-    arguments = cast("dict[str, Any]", json_values(redact_secrets(record.arguments)))
+    arguments = _arguments(record)
     return {
         **{name: value for name, value in settings.items() if value is not None},
         **{f"--{name}": value for name, value in arguments.items() if name not in MAY_CHANGE},
     }
+
+
+def _arguments(record: RunRecord) -> dict[str, Any]:
+    return cast("dict[str, Any]", json_values(redact_secrets(record.arguments)))
+
+
+def choices_of(record: RunRecord) -> dict[str, Any]:
+    """Return the settings that may change when the run continues, by flag; a change is recorded."""
+    names = MAY_CHANGE - _NOT_RECORDED
+    return {f"--{name}": value for name, value in _arguments(record).items() if name in names}
+
+
+def changed_choices(manifest: CheckpointManifest, record: RunRecord) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that may change and did, by flag: in the checkpoint and now."""
+    # Those of an earlier version's checkpoint are unknown, which is not a change.
+    return changed_values(manifest.choices, choices_of(record)) if manifest.choices else {}
 
 
 def topology_of(record: RunRecord) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def describe_resumes(resumes: Sequence[ResumePart]) -> str:
     changes = [
         f"; from step {part.step} on, {inert(name)} {inert(str(now))}, before {inert(str(before))}"
         for part in resumes
-        for name, (before, now) in {**part.topology, **part.environment}.items()
+        for name, (before, now) in {**part.topology, **part.environment, **part.settings}.items()
     ]
     return f"{counted(len(resumes), 'time')}, after step {steps}{''.join(changes)}"
 
@@ -340,7 +340,5 @@ def describe_lost_updates(record: RunRecord) -> str:
 def describe_steps(record: RunRecord) -> str:
     """Return the numbers of optimizer steps that were applied and skipped."""
     steps = record.steps
-    if not steps.total:
-        return "none: the model was evaluated as it is"
     applied = f"{steps.applied:,} of {steps.total:,} applied"
     return f"{applied}, {steps.skipped:,} skipped" if steps.skipped else applied

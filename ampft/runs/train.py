@@ -28,7 +28,13 @@ from ampft.runs.folder import claim_default_folder
 from ampft.runs.loop import as_checkpointed, open_loop
 from ampft.runs.prepare import prepare, with_fitting_micro_batches
 from ampft.runs.prepared import Prepared
-from ampft.runs.resume import ResumePoint, changed_values, environment_of, topology_of
+from ampft.runs.resume import (
+    ResumePoint,
+    changed_choices,
+    changed_values,
+    environment_of,
+    topology_of,
+)
 from ampft.runs.run import Run, batch_norm_warnings
 from ampft.runs.run_state import new_state
 from ampft.tasks.report import outputs_text
@@ -52,7 +58,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     if accelerator.is_main_process:
         lines = plan_lines(prepared) + ([] if point is None else [_start_line(prepared, point)])
         print_line("\n".join(lines))
-        if (timing := found("expected time")) is not None and prepared.total_steps:
+        if (timing := found("expected time")) is not None:
             timing.print_expected_time(prepared)
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, prepared.folder)
     prepared = replace(prepared, output_dir=output_dir)
@@ -68,7 +74,14 @@ def plan_lines(prepared: Prepared) -> list[str]:
     precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
     weights = sum(weight_counts(loaded.model).values()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
-    args = prepared.args
+    args, batches, steps = prepared.args, prepared.step_batches, prepared.total_steps
+    processes = counted(batches.world_size, "process")
+    micro_batches = counted(batches.micro_batches, "micro-batch")
+    micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
+    suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
+    optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
+    ema = args.ema_decay
+    decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
     return [
         labelled("device", _describe_device(prepared.accelerator, prepared.args.fsdp_gathers)),
         labelled(
@@ -92,30 +105,15 @@ def plan_lines(prepared: Prepared) -> list[str]:
             *task.notes,
         ),
         *([labelled("read", *lines)] if (lines := receipt_lines(task.data)) else []),
-        _steps_line(prepared),
+        labelled(
+            "steps",
+            f"{steps} {in_epochs(steps, len(batches))}; effective batch "
+            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
+            f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}",
+            *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
+            *batch_norm_warnings(loaded.model, batches).values(),
+        ),
     ]
-
-
-def _steps_line(prepared: Prepared) -> str:
-    """Return the line of the plan about the steps: how many there are, and how they are made."""
-    args, batches, steps = prepared.args, prepared.step_batches, prepared.total_steps
-    if args.evaluated:
-        return labelled("steps", f"none: the model is evaluated on {' and '.join(args.evaluated)}")
-    processes = counted(batches.world_size, "process")
-    micro_batches = counted(batches.micro_batches, "micro-batch")
-    micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
-    suffix = ", the largest that fit" if args.auto_micro_batch else ""
-    optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
-    ema = args.ema_decay
-    decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
-    return labelled(
-        "steps",
-        f"{steps} {in_epochs(steps, len(batches))}; effective batch "
-        f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
-        f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}",
-        *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
-        *batch_norm_warnings(prepared.loaded.model, batches).values(),
-    )
 
 
 def _describe_device(accelerator: Accelerator, gathers: str) -> str:
@@ -147,7 +145,10 @@ def _start_line(prepared: Prepared, point: ResumePoint) -> str:
         f"{cursor.epoch + 1} at its step {cursor.step_in_epoch + 1}",
         *(
             f"{name}: {old} in the checkpoint, {new} now"
-            for name, (old, new) in changed_values(before, now).items()
+            for name, (old, new) in {
+                **changed_values(before, now),
+                **changed_choices(manifest, prepared.record),
+            }.items()
         ),
     )
 

@@ -42,7 +42,8 @@ def is_ascending(values: Sequence[int]) -> bool:
     return len(values) > 0 and all(a < b for a, b in pairwise(values))
 
 
-Count: TypeAlias = Annotated[int, ValueRule(lambda value: 0 <= value < 2**63, "at least 0")]
+_COUNT = ValueRule(lambda value: 0 <= value < 2**63, "at least 0")
+Count: TypeAlias = Annotated[int, _COUNT]
 Positive: TypeAlias = Annotated[int, ValueRule(lambda value: 0 < value < 2**63, "at least 1")]
 NotNegative: TypeAlias = Annotated[float, ValueRule(lambda value: not value < 0, "at least 0")]
 
@@ -195,7 +196,8 @@ def from_json(kind: type[T], values: object, where: str = "value") -> T:
     """Return an instance of the dataclass `kind` from JSON values; the inverse of `json_values`.
 
     Lists become tuples and objects become the dataclasses that the annotations name. Fields with a
-    default may be missing. `None` where a float is annotated becomes NaN.
+    default may be missing. `None` where a float is annotated becomes NaN. A plain `int` is a count,
+    at least 0; another range needs `Annotated`.
 
     Args:
         kind: A dataclass whose fields are annotated with plain types, `tuple`, `Sequence`,
@@ -261,6 +263,8 @@ def _value(hint: Any, value: object, where: str) -> Any:
         return _tuple((parts[0], ...), value, where)
     if is_dataclass(hint) and isinstance(hint, type):
         return from_json(hint, value, where)
+    if hint is int:
+        return _checked((int, _COUNT), value, where)
     return _plain(hint, value, where)
 
 
@@ -269,7 +273,7 @@ _SCALARS = (bool, int, float, str)
 
 def _checked(parts: tuple[Any, ...], value: object, where: str) -> Any:
     kind, *rules = parts
-    converted = _value(kind, value, where)
+    converted = _plain(kind, value, where) if kind is int else _value(kind, value, where)
     for rule in rules:
         if not rule.holds(converted):
             raise ValueError(f"{where} is {str(value)[:60]!r}, but must be {rule.allowed}")

@@ -39,6 +39,7 @@ from word_tokenizer import save_tokenizer, tiny_config
 
 import ampft.runs.checkpoint_content as run_state
 from ampft.ownership import read_token, write_token
+from ampft.runs.run_text import format_run
 
 pytestmark = pytest.mark.slow
 
@@ -237,6 +238,50 @@ def test_another_topology_is_refused_unless_allowed_and_then_recorded(train, cop
     assert [row["micro_batches"] for row in changed["history"]] == [2] * 6 + [4] * 12
     (part,) = json.loads((copied / "run.json").read_text())["resumes"]
     assert part["topology"] == {"micro-batches per step and process": [2, 4]}
+
+
+def test_settings_that_may_change_are_recorded(train, copied, straight):
+    more = (
+        "--max_time",
+        "1h",
+        "--watch",
+        "5",
+        "--on_nonfinite",
+        "skip",
+        "--checkpointing_steps",
+        "4",
+    )
+    done = train(copied, *LATEST, *more)
+    expected = {
+        "--max_time": [None, "1h"],
+        "--watch": [None, 5],
+        "--on_nonfinite": ["stop", "skip"],
+        "--checkpointing_steps": ["2", "4"],
+        "--async_checkpoints": [True, False],
+        "--checkpoint_total_limit": [2, None],
+    }
+    (part,) = json.loads((copied / "run.json").read_text())["resumes"]
+    assert part["settings"] == expected
+    assert part["topology"] == part["environment"] == {}
+    assert "--on_nonfinite: stop in the checkpoint, skip now" in done.stdout
+    shown = format_run(copied)
+    assert "from step 6 on, --max_time 1h, before None" in shown
+    assert evidence(copied)["example_ids_sha256"] == straight["example_ids_sha256"]
+
+
+def test_every_setting_that_may_change_is_recorded(make_record):
+    """No setting of a training is honoured in silence: it is refused, or a change is recorded."""
+    from dataclasses import asdict
+
+    from ampft.arguments import ClassifyArguments
+    from ampft.runs.resume import choices_of, settings_of, topology_of
+
+    record = make_record(arguments=asdict(ClassifyArguments()))
+    held = {*choices_of(record), *settings_of(record), *topology_of(record)}
+    silent = {name for name in asdict(ClassifyArguments()) if f"--{name}" not in held}
+    assert silent == {
+        "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "allow_topology_change",
+    }  # fmt: skip
 
 
 def test_a_damaged_checkpoint_is_refused_and_named(train, copied):

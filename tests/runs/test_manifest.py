@@ -18,6 +18,7 @@ from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.finished import FinishedRun
 from ampft.runs.folder import RunFolder
+from ampft.runs.manifest import sealed_run
 from ampft.runs.predict import predict_file
 from ampft.runs.predictions import write_predictions
 from ampft.runs.publishing import model_card
@@ -158,3 +159,12 @@ def test_a_run_without_hashes_is_read(run, make_record):
         folder.adopt("run.json")
         write_record(folder, make_record(arguments={"seed": 1}, metrics={"accuracy": 0.25}))
     assert read("compare", run) == "accuracy 0.25"
+
+
+def test_a_file_put_into_the_folder_of_adapters_is_found(tmp_path):
+    """Nothing of ampft reads this folder, but users and hubs do."""
+    for name in ("adapter/adapter_model.bin", "adapter/notes.md", "other/adapter_model.bin"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    faults = dict(sealed_run(tmp_path, {}).faults())
+    assert faults == {"adapter/adapter_model.bin": "was added after the run"}

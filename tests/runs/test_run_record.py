@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from fuzzed_json import signed
 from ampft.errors import InputError
 from ampft.exit_codes import run_main
 from ampft.features.resources import PeakMemory, device_memory, process_memory
+from ampft.files import hashed_text
 from ampft.machine import resident_peak
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import read_history
@@ -30,7 +31,7 @@ from ampft.runs.record import (
 )
 from ampft.runs.redaction import REDACTED, redact_command
 from ampft.runs.run_text import format_run
-from ampft.text.json_io import json_text
+from ampft.text.json_io import json_text, json_values
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -90,6 +91,26 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path, make_record):
     with pytest.raises(
         InputError, match="has schema version 99, but this version of ampft reads 3"
     ):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("steps", "total"),
+        ("steps", "skipped"),
+        ("model", "parameters"),
+        ("topology", "cpu_threads"),
+    ],
+)
+def test_a_negative_number_is_refused(tmp_path: Path, make_record, part, name):
+    values = json_values(asdict(make_record()))
+    values[part][name] = 4
+    (tmp_path / "run.json").write_text(hashed_text(values))
+    assert getattr(getattr(read_record(tmp_path), part), name) == 4  # the negative control
+    values[part][name] = -4
+    (tmp_path / "run.json").write_text(hashed_text(values))
+    with pytest.raises(InputError, match=rf"run\.json\.{part}\.{name} is '-4', but must be at l"):
         read_record(tmp_path)
 
 

@@ -79,6 +79,8 @@ class CheckpointManifest:
     environment: Mapping[str, Any]  # Hardware and versions, which may differ and are then recorded.
     history: FileDigest  # Hash and size of history.jsonl, up to the last step of the checkpoint.
     files: Mapping[str, FileDigest]  # Hash and size of every other file in the folder, by name.
+    # Settings that may differ and are then recorded, by flag; empty in earlier checkpoints.
+    choices: Mapping[str, Any] = field(default_factory=dict)
     # Time, ISO 8601 in UTC.
     written: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     schema: int = SCHEMA  # Version of this layout.
