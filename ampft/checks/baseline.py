@@ -244,8 +244,8 @@ def baselines(
     def check(expected: float) -> None:
         if seconds is not None and expected > seconds:
             raise InputError(
-                f"it would take about {expected:.0f} s, more than a tenth of the training. "
-                "--baseline computes it"
+                f"it would take about {expected:.0f} s, more than a tenth of the training or than "
+                "is left of --max_time. --baseline computes it"
             )
 
     methods: dict[str, Callable[[], Outcome]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import nn
 from ampft.arguments.classify import ADAMW
 from ampft.engine.out_of_memory import RandomAndBufferSnapshot
 from ampft.engine.step import accumulate_gradient
+from ampft.features.resources import FORWARD, seconds_after_training
 from ampft.precision.compilation import configured_backend
 from ampft.runs.prepared import Prepared
 from ampft.text.numbers import approximate_duration, counted
@@ -21,7 +22,6 @@ from ampft.text.terminal import labelled, print_line
 STEPS = 50  # of the first epoch, from which one of medium length is timed
 SLOW = 1.0  # seconds of a gradient that is computed once, not a second time without allocations
 WEIGHTS = 2**21  # whose update is timed in the place of all
-FORWARD = 1 / 3  # share of the forward pass in the time of a gradient
 
 
 def print_expected_time(prepared: Prepared) -> None:
@@ -43,10 +43,37 @@ def print_expected_time(prepared: Prepared) -> None:
         return
     rows = _evaluated_rows(prepared) * left / prepared.total_steps
     row = FORWARD * gradient / prepared.step_batches.effective_batch_size
-    seconds = left * (gradient + _update_seconds(prepared.loaded.model)) + rows * row
+    step = gradient + _update_seconds(prepared.loaded.model)
+    seconds = left * step + rows * row
     duration = "less than 1 s" if seconds < 1 else f"about {approximate_duration(seconds)}"
     steps = counted(left, "training step")
-    print_line(labelled("time", f"{duration} for {steps} and the evaluations"))
+    limited = _limit_text(prepared, step, row) if args.max_time is not None else ()
+    print_line(labelled("time", f"{duration} for {steps} and the evaluations", *limited))
+
+
+def _limit_text(prepared: Prepared, step: float, row: float) -> Iterator[str]:
+    """Yield the sentence about what fits into `--max_time`, if not everything does."""
+    args, splits = prepared.args, prepared.task.data.splits
+    assert args.max_seconds is not None, "it is set"
+    over = time.perf_counter() - prepared.started.seconds
+    final = len(splits[prepared.final_split])
+    validation = len(splits["validation"]) if prepared.selects_best else 0
+    after = seconds_after_training(final + validation, row)
+    every = args.eval_steps or len(prepared.step_batches) * prepared.validated_epochs
+    fitting = int((args.max_seconds - over - after) / (step + validation * row / every))
+    if fitting >= prepared.total_steps:
+        return
+    spent, kept = approximate_duration(over), approximate_duration(after)
+    yield (
+        f"--max_time {args.max_time} counts from the start of the command: {spent} of it are over, "
+        f"and {kept} are kept for predicting and saving, so that "
+        + (
+            f"about {counted(fitting, 'step')} of {prepared.total_steps} fit"
+            if fitting > 0
+            else "no step fits: the run makes a few steps and takes longer. Raise --max_time, or "
+            "lower --max_train_samples, --max_eval_samples or --max_predict_samples"
+        )
+    )
 
 
 def _gradient_seconds(prepared: Prepared) -> float:

@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ampft.data.sources.file_names import named_files
 from ampft.errors import InputError
 from ampft.flag import DATA, MAX_SEED, flag, split_names
 from ampft.hub import HubSettings
-
-if TYPE_CHECKING:
-    from ampft.data.model_labels import ModelLabels
 
 CONFIGURATIONS = ("summary", "full")  # of stdlib
 _flag = partial(flag, group=DATA)
@@ -33,7 +29,15 @@ DROPS = ("drop_missing_text", "drop_missing_labels")
 OF_OWN_DATA = (
     *("class_names_file", "text_units"),
     *(*COLUMN_OPTIONS, *DROPS, "validation_fraction", "test_fraction"),
-    *("folds", "fold", "ignore_label", "fail_on_leak", "sheet_name", "encoding"),
+    *(
+        "max_drawn_samples",
+        "folds",
+        "fold",
+        "ignore_label",
+        "fail_on_leak",
+        "sheet_name",
+        "encoding",
+    ),
     *DATA_SET_OPTIONS[1:],
 )
 
@@ -162,6 +166,12 @@ class DataRequest(HubSettings):
         at_least=0,
         below=1,
     )
+    max_drawn_samples: int = _flag(
+        20_000,
+        "most rows of a validation or test split that is held out from the training data; the "
+        "others are trained on; 0 for no limit",
+        at_least=0,
+    )
     folds: int | None = _flag(
         None,
         "number of folds that the training data are divided into, stratified and with groups kept "
@@ -221,16 +231,6 @@ class DataRequest(HubSettings):
         return False
 
     @property
-    def evaluated(self) -> tuple[str, ...]:
-        """Splits that a run without training reports on; empty if it trains."""
-        return ()
-
-    @property
-    def model_labels(self) -> ModelLabels | None:
-        """Labels of the model of a run without training; None if the data give the labels."""
-        return None
-
-    @property
     def text_columns(self) -> tuple[str, ...] | None:
         """One text column, or two for pairs; None looks for usual names."""
         return split_names(self.text_column_names)
@@ -248,7 +248,7 @@ class DataRequest(HubSettings):
 
     @property
     def ignored_labels(self) -> tuple[str, ...]:
-        """Labels whose rows are left out and counted, such as `-100` for no label."""
+        """Labels whose rows are left out and counted. `-100` and `-1` are an error otherwise."""
         return split_names(self.ignore_label) or ()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import unicodedata
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ampft.data.dataset import ClassificationData
 
+NORMAL_95 = 1.96  # half width of a 95 % interval, in standard errors
 IntArray = npt.NDArray[np.int64]
 
 LIMITS = {
@@ -87,7 +88,12 @@ def _without_excess(quota: IntArray, shares: npt.NDArray[np.float64], count: int
 
 
 def split_off(
-    labels: IntArray, groups: npt.NDArray[np.uint64], fraction: float, *, seed: int
+    labels: IntArray,
+    groups: npt.NDArray[np.uint64],
+    fraction: float,
+    *,
+    seed: int,
+    most: int | None = None,
 ) -> tuple[IntArray, IntArray]:
     """Split rows in two, stratified, so that rows of one group stay together.
 
@@ -96,6 +102,7 @@ def split_off(
         groups: (n,) equal for rows with equal inputs, which must not be in both parts. A group has
             the class of its first row.
         fraction: Share of the groups in the second part.
+        most: Largest number of groups in the second part; None for any.
 
     Returns:
         Row indices of the first and of the second part, ascending. Each class keeps a row in the
@@ -103,6 +110,7 @@ def split_off(
     """
     _, firsts, membership = np.unique(groups, return_index=True, return_inverse=True)
     count = round(fraction * len(firsts))
+    count = count if most is None else min(count, most)
     second = stratified_choice(labels[firsts], count, seed=seed, leave_one=True)
     is_second = np.isin(membership, second)
     return np.flatnonzero(~is_second), np.flatnonzero(is_second)
@@ -125,14 +133,13 @@ def with_missing_splits(
         InputError: See `missing_splits` and `fold_splits`; or a setting of a split that is not made
             was passed.
     """
-    if request.evaluated:
-        return _evaluated_splits(parts, strata, groups, request)
     divides, leaves_out = request.folds is not None, request.leave_out_test
     not_made = {
         "validation_fraction": "validation" in parts,
         "test_fraction": (divides and not leaves_out)
         or not {"validation", "test"}.isdisjoint(parts),
     }
+    not_made["max_drawn_samples"] = all(not_made.values())
     # 0 asks for no such split, so nothing is ignored.
     ignored = [name for name in not_made if not_made[name] and getattr(request, name)]
     refuse_unused_options(request, ignored, "data with splits of their own, or with --folds")
@@ -162,43 +169,6 @@ def with_missing_splits(
     }
     splits = {**parts, **splits}
     return {split: splits[split] for split in LIMITS if split in splits}, notes
-
-
-def _evaluated_splits(
-    parts: Mapping[str, Dataset],
-    strata: IntArray | None,
-    groups: npt.NDArray[np.uint64],
-    request: DataRequest,
-) -> tuple[dict[str, Dataset], list[str]]:
-    """Return the splits of a run without training, and notes; see `with_missing_splits`.
-
-    Rows of the only file are not held out unless a fraction was asked for: the model may have been
-    trained on the others. Without a validation split, the test split is taken for it, as
-    run_classification of transformers does.
-
-    Raises:
-        InputError: A split is missing.
-    """
-    splits, notes = dict(parts), list[str]()
-    asks = request.validation_fraction not in (0, DataRequest.validation_fraction)
-    if asks and {"validation", "test"}.isdisjoint(parts):
-        made, notes = missing_splits(
-            strata, groups, frozenset(parts), replace(request, test_fraction=0.0)
-        )
-        splits |= {split: parts["train"].select(rows) for split, rows in made.items()}
-    elif "validation" in request.evaluated and "validation" not in parts and "test" in parts:
-        splits["validation"] = parts["test"]
-        notes = ["No validation split: the test split is evaluated in its place."]
-    for split in request.evaluated:
-        if split not in splits:
-            flag = {"validation": "--do_eval", "test": "--do_predict"}[split]
-            fraction = "" if split == "test" else ", or rows held out with --validation_fraction"
-            raise InputError(
-                f"--evaluate_only {','.join(request.evaluated)} ({flag} without --do_train): there "
-                f"are no {split} rows with labels. Add --{split}_file{fraction}, or train with "
-                "--do_train."
-            )
-    return {split: splits[split] for split in ("train", *request.evaluated)}, notes
 
 
 def missing_splits(
@@ -248,7 +218,11 @@ def missing_splits(
     for split in reversed(fractions):
         if fractions[split]:
             first, second = split_off(
-                strata[rest], groups[rest], fractions[split] / left, seed=request.data_seed
+                strata[rest],
+                groups[rest],
+                fractions[split] / left,
+                seed=request.data_seed,
+                most=request.max_drawn_samples or None,
             )
             left -= fractions[split]
             rest, new[split] = rest[first], rest[second]
@@ -268,7 +242,26 @@ def missing_splits(
         f"Splits made from the {len(groups)} training {what}, seed {request.data_seed}: {sizes}; "
         f"train keeps {len(rest)}."
     )
-    return {"train": rest, **new}, [note]
+    most, distinct = request.max_drawn_samples, len(np.unique(groups))
+    limited = [
+        split
+        for split in fractions
+        if split in new and 0 < most < round(fractions[split] * distinct)
+    ]
+    notes = [_limit_note(limited, strata[new[limited[0]]], request)] if limited else []
+    return {"train": rest, **new}, [note, *notes]
+
+
+def _limit_note(limited: Sequence[str], labels: IntArray, request: DataRequest) -> str:
+    """Return what a limited split shows: the widest interval of a share, and its rarest class."""
+    points = 100 * NORMAL_95 * 0.5 / len(labels) ** 0.5
+    _, counts = np.unique(labels, return_counts=True)
+    rarest = f", and the rarest class has {counts.min()} rows" if len(counts) > 1 else ""
+    return (
+        f"--max_drawn_samples {request.max_drawn_samples} limits {' and '.join(limited)}, and the "
+        f"other rows are trained on. {len(labels)} rows give a share such as the accuracy with an "
+        f"interval of at most ±{points:.1f} points (95 %){rarest}."
+    )
 
 
 def fold_splits(
@@ -318,7 +311,11 @@ def fold_splits(
     splits = {"train": train, "test": test}
     if "validation" not in existing and request.validation_fraction:
         first, second = split_off(
-            strata[train], groups[train], request.validation_fraction, seed=seed
+            strata[train],
+            groups[train],
+            request.validation_fraction,
+            seed=seed,
+            most=request.max_drawn_samples or None,
         )
         splits |= {"train": train[first], "validation": train[second]}
     sizes = ", ".join(f"{split} {len(rows)}" for split, rows in splits.items())

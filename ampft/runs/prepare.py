@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +28,7 @@ from ampft.engine.trained_parameters import (
 )
 from ampft.errors import InputError
 from ampft.evaluation.probe import PROBE, START, with_probed_head
+from ampft.exit_codes import command_started
 from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
 from ampft.machine import resident_peak
@@ -118,7 +118,7 @@ def prepare(
 def start_clock() -> ProcessStart:
     """Silence third-party libraries, and return the time and memory at the start."""
     quiet_libraries()
-    return ProcessStart(time.perf_counter(), resident_peak(), CpuTime.now())
+    return ProcessStart(command_started(), resident_peak(), CpuTime.now())
 
 
 def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
@@ -170,7 +170,7 @@ def prepare_training(
     before = loaded = loaded or task.load_model()
     check_float32_modules(loaded.model, precision)
     if is_new:
-        if not args.evaluated and begins_at_probe(args, loaded):
+        if begins_at_probe(args, loaded):
             print_phase("fitting the head")
             loaded = with_head_of_training(args, task, loaded, accelerator)
         is_probed = loaded is not before
@@ -190,11 +190,6 @@ def prepare_training(
     step_batches = replace(
         step_batches, finish=_finish(args, precision, accelerator, loaded, step_batches)
     )
-    if args.evaluated and precision.properties.stores_16_bits:
-        raise InputError(
-            f"--mixed_precision {precision.mode} stores all weights in 16 bits, and a model that "
-            "is only evaluated keeps its own. Use --mixed_precision bf16 or fp32."
-        )
     chosen = args
     args = args.with_epochs(
         len(step_batches),

@@ -43,6 +43,8 @@ def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArgum
     recorded = {**record.arguments, **NEUTRAL, "mixed_precision": record.precision.requested}
     if record.task.startswith("text") and "pooling" not in record.arguments:
         recorded |= {"pooling": "first", "head_init": "random"}
+    if "max_drawn_samples" not in record.arguments:
+        recorded["max_drawn_samples"] = 0
     if record.data.name == IN_MEMORY:
         if not flags:
             raise InputError(

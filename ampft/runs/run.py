@@ -29,6 +29,7 @@ from ampft.evaluation.sanity import (
 )
 from ampft.evaluation.simple_methods import FREQUENCIES, MEAN_LABEL, SimpleMethodResult
 from ampft.features.feature import required_feature
+from ampft.features.resources import TrainingClock
 from ampft.features.validations import Validations, all_metrics
 from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import save_model_or_adapters
@@ -118,9 +119,6 @@ def _write_final_results(
     """
     prepared = state.prepared
     args, task, split = prepared.args, prepared.task, prepared.final_split
-    for other in args.evaluated[:-1]:
-        evaluated = predict(state, model, other, poll=poll)
-        required_feature(state.features, Validations).at_evaluation(evaluated)
     outcome = predict(state, model, split, poll=poll)
     memory = state.memory()  # before predicting in fp32, which only comparisons do
     outcome_fp32 = None
@@ -152,7 +150,7 @@ def _write_final_results(
         metrics=metrics,
         metrics_chance=constant.metrics(),
         metrics_fp32=metrics_fp32,
-        simple_methods=_simple_methods(prepared, outcome, constant, timings),
+        simple_methods=_simple_methods(state, outcome, constant, timings),
         warnings=warnings,
     )
     write = partial(
@@ -177,15 +175,19 @@ def _origins(prepared: Prepared, rows: slice) -> dict[str, list[Any]]:
 
 
 def _simple_methods(
-    prepared: Prepared, outcome: Outcome, constant: Outcome, timings: Mapping[str, Any]
+    state: RunState, outcome: Outcome, constant: Outcome, timings: Mapping[str, Any]
 ) -> tuple[SimpleMethodResult, ...]:
-    args = prepared.args
+    prepared = state.prepared
+    limit, args = required_feature(state.features, TrainingClock).limit, prepared.args
+    left = None if limit.seconds is None else limit.seconds - limit.elapsed
     name = MEAN_LABEL if prepared.task.row.number_labels else FREQUENCIES
     methods: dict[str, Callable[[], Outcome]] = {name: lambda: constant}
     simple = found("simple methods")
-    if simple is not None and args.baseline is not False and not args.evaluated:
+    if simple is not None and args.baseline is not False:
         training = timings.get("training_seconds") or 0.0
         seconds = None if args.baseline else max(simple.SHARE * training, simple.LEAST_SECONDS)
+        if seconds is not None and left is not None:
+            seconds = min(seconds, max(left, 0.0))
         device = prepared.accelerator.device
         probe = prepared.loaded.probe
         others = simple.baselines(prepared.task, outcome, device, args.seed, seconds, probe)
@@ -198,15 +200,12 @@ def _final_warnings(
 ) -> dict[str, str]:
     prepared, parts = state.prepared, required_feature(state.features, Validations).parts
     losses, chance = state.history.losses, chance_loss(prepared.task)
-    of_batch_norm = batch_norm_warnings(prepared.loaded.model, state.retries.step_batches)
-    if prepared.args.evaluated:  # they are about the gradient
-        of_batch_norm = {}
     return {
         **result_warnings(losses, chance, outcome, constant, groups),
         **validation_warnings([part.metrics for part in parts]),
         **state.warnings(),
         **partial_compilation_warning(prepared.accelerator),
-        **of_batch_norm,
+        **batch_norm_warnings(prepared.loaded.model, state.retries.step_batches),
     }
 
 
@@ -224,10 +223,7 @@ def _save(
     check_disk_space(folder.path, weights_size(plain), "saving the model")
     contract = prepared.task.contract
     if contract is not None:
-        separator = prepared.args.label_separator
-        if prepared.args.evaluated:  # the model's own contract stays
-            separator = contract.rule.separator
-        rule = replace(contract.rule, separator=separator)
+        rule = replace(contract.rule, separator=prepared.args.label_separator)
         contract = replace(contract, rule=rule)
         write_text(stage / CONTRACT_NAME, contract.text())
     for feature in state.features:
@@ -247,10 +243,9 @@ def _metrics(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
 def _timings(state: RunState, model: nn.Module) -> dict[str, Any]:
     """Return the speed of the training, and what features measure of it."""
     prepared, timings, batches = state.prepared, state.timings(), state.retries.step_batches
-    if not prepared.args.evaluated:
-        timings |= doubled_batch_timings(
-            prepared.accelerator, model, prepared.task.loss, batches, timings.get("cuda_graphs")
-        )
+    timings |= doubled_batch_timings(
+        prepared.accelerator, model, prepared.task.loss, batches, timings.get("cuda_graphs")
+    )
     for feature in state.features:
         timings |= feature.timings(timings)
     return timings

@@ -61,7 +61,8 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     stopping = EarlyStopping(args.early_stopping_patience)
     best = BestModel(prepared.folder, kept_by, stopping, average=average)
     chosen = split_names(args.metric) or ()
-    rows = len(prepared.task.data.splits["validation"]) if by_loss else 0
+    splits = prepared.task.data.splits
+    rows = len(splits["validation"]) if by_loss else 0
     features = (
         ChosenMetrics(chosen, accelerator, write) if chosen else None,
         TrackerReporting(
@@ -105,9 +106,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         ),
         scaled_head(prepared, write),
         AdapterMerging(prepared.plain_model, prepared.loaded) if args.merges_lora else None,
-        None
-        if args.evaluated
-        else UtilisationMeasurement(
+        UtilisationMeasurement(
             accelerator,
             prepared.plain_model,
             prepared.precision,
@@ -117,6 +116,9 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             TimeLimit(args.max_seconds, prepared.started.seconds),
             args.max_time,
             prepared.total_steps,
+            prepared.step_batches.effective_batch_size,
+            validation_rows=len(splits["validation"]) if prepared.selects_best else 0,
+            final_rows=len(splits[prepared.final_split]),
         ),
         PushToHub(args.hub_model_id, private=args.hub_private_repo) if args.push_to_hub else None,
     )

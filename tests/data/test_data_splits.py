@@ -200,3 +200,25 @@ def test_a_seed_without_anything_to_draw_is_refused(tmp_path):
     with pytest.raises(InputError, match="--data_seed has no effect on data with splits of their"):
         load_data(DataRequest(**files, data_seed=1))
     load_data(DataRequest(**files, data_seed=1, max_train_samples=4))
+
+
+def test_splits_that_are_held_out_are_limited_and_say_what_they_show():
+    labels, groups = np.repeat([0, 1], [900, 100]), np.arange(1000, dtype=np.uint64)
+    new, notes = missing_splits(labels, groups, frozenset(), DataRequest(max_drawn_samples=50))
+    assert [len(new[split]) for split in ("train", "validation", "test")] == [900, 50, 50]
+    assert not {*new["test"]} & {*new["train"], *new["validation"]}
+    assert np.bincount(labels[new["test"]]).tolist() == [45, 5]
+    # 1.96 standard errors of a share of one half: 0.98 / sqrt(50).
+    assert notes[1] == (
+        "--max_drawn_samples 50 limits validation and test, and the other rows are trained on. 50 "
+        "rows give a share such as the accuracy with an interval of at most ±13.9 points (95 %), "
+        "and the rarest class has 5 rows."
+    )
+    for most in (200, 0):  # the negative control
+        new, notes = missing_splits(
+            labels, groups, frozenset(), DataRequest(max_drawn_samples=most)
+        )
+        assert [len(new[split]) for split in ("train", "validation", "test")] == [700, 100, 200]
+        assert len(notes) == 1
+    new, _ = missing_splits(labels, groups, frozenset({"test"}), DataRequest(max_drawn_samples=50))
+    assert [len(new[split]) for split in ("train", "validation")] == [950, 50]

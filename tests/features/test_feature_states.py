@@ -72,7 +72,35 @@ def test_the_clock_counts_the_time_of_earlier_processes():
     assert second.record() == {}
     second.limit.is_reached = True
     assert second.should_stop
-    assert "--max_time 1min was reached after step 3 of 10." in second.record()["reason"]
+    assert "--max_time 1min ended the training after step 3 of 10, so" in second.record()["reason"]
+
+
+def test_the_clock_keeps_time_for_what_follows_the_training(monkeypatch):
+    """By a clock of this test: gradients of 3 s for 10 rows, so a prediction of 0.1 s per row."""
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    measured = TrainingClock(
+        TimeLimit(300.0, now[0]), "5min", 99, 10, validation_rows=50, final_rows=150
+    )
+    ended = []
+    for number in range(1, 99):
+        with measured.around_gradient(number):
+            now[0] += 9 if number == 1 else 3  # the first step prepares kernels
+        measured.after_step(record(number))
+        if measured.limit.has_passed:
+            ended.append(number)
+            break
+    # 2 s for files and 1.2 x 0.1 s for each of 200 rows are kept of 300 s: 274 s for steps.
+    assert measured.limit.reserved == pytest.approx(26)
+    assert ended == [90]
+    assert now[0] - 100 + 26 == pytest.approx(302)
+    with measured.around_evaluation():
+        now[0] += 2.5  # faster than expected
+    assert measured.limit.reserved == pytest.approx(2 + 1.2 * 200 * 0.05)
+    without_rows = clock(59.0)
+    with without_rows.around_evaluation():
+        pass
+    assert without_rows.limit.reserved == 0
 
 
 def test_the_peak_of_the_memory_is_the_largest():

@@ -63,9 +63,10 @@ def test_a_time_limit_ends_a_run_as_usual_and_says_so(files, tiny_model, tmp_pat
     assert 1 <= steps < 9000
     assert record["status"] == "finished"
     assert record["validations"][-1]["step"] == steps, "the last weights were not evaluated"
-    reason = f"--max_time 1s was reached after step {steps} of 9000."
+    reason = f"--max_time 1s ended the training after step {steps} of 9000, so"
     assert record["reason"].startswith(reason)
     assert reason in printed(stdout, "stopped")
+    assert "--max_time 1s counts from the start of the command: " in " ".join(stdout.split())
     assert stdout.index("\nclassification report") < stdout.index("\nstopped ")
     shown = succeeded(call_here(BIN / "ampft", "report", folder)).stdout
     assert shown.splitlines()[-1].startswith(f"stopped: {reason}")
