@@ -34,6 +34,11 @@ def pytest_addoption(parser):
     parser.addoption(
         "--part", metavar="K/N", help="run part K of N of the slow tests, by hash of the file"
     )
+    oracle = parser.getgroup("oracle", "generated cases of tests/oracle")
+    oracle.addoption("--minutes", type=float, help="run generated cases for some minutes")
+    oracle.addoption("--cases", type=int, help="run this many generated cases")
+    oracle.addoption("--oracle_seed", type=int, default=0, help="seed of the generated cases")
+    oracle.addoption("--oracle_log", help="file to log cases to; a second run continues it")
 
 
 def pytest_runtest_setup(item):

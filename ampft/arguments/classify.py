@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ampft.arguments.flags import parse_duration
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
-from ampft.flag import BATCH, DATA, EVALUATION, OPTIMIZER, OUTPUT, flag
+from ampft.flag import BATCH, DATA, EVALUATION, OPTIMIZER, OUTPUT, flag, split_names
+from ampft.models.model_settings import TrainedPartSettings
 from ampft.precision.modes import MODES
 from ampft.tasks.table import TASKS
 from ampft.tasks.task_settings import TaskSettings
 
 if TYPE_CHECKING:
+    from ampft.data.model_labels import ModelLabels
     from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
 
 _batch = partial(flag, group=BATCH)
@@ -32,6 +34,19 @@ ADAMW, ADAFACTOR, *_ = OPTIMIZERS = ("adamw_torch", "adafactor", "muon", "adamw_
 
 EPOCHS, MOST_EPOCHS, LEAST_STEPS = 3, 16, 250  # of a training whose length is not set
 TWO_CLASSES_SHARE = 0.5  # of the last two, where the head of two classes begins at a probe
+
+# Settings without an effect where nothing is trained, besides those of the optimizer and of the
+# trained part.
+OF_TRAINING = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "auto_micro_batch"),
+    *("gradient_checkpointing", "check_precision", "inspect_data", "watch", "history_csv"),
+    *("augment", "max_length_seconds", "multi_scale", "class_weights", "label_smoothing_factor"),
+    *("focal_gamma", "huber_delta", "calibrate", "tune_thresholds", "positive_label", "abstain"),
+    *("pooling", "cuda_graphs", "load_best_model_at_end", "metric_for_best_model", "eval_steps"),
+    *("early_stopping_patience", "baseline", "checkpointing_steps", "checkpoint_total_limit"),
+    *("async_checkpoints", "allow_topology_change", "folds", "fold", "leave_out_test"),
+    "test_fraction",
+)
 
 # Defaults that the built-in data sets override.
 BUILT_IN_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -394,6 +409,38 @@ class ClassifyArguments(
         share = TWO_CLASSES_SHARE if probed_classes == 2 else 1
         epochs = min(share * MOST_EPOCHS, math.ceil(share * LEAST_STEPS / steps_per_epoch))
         return replace(self, num_train_epochs=max(EPOCHS, int(epochs)) if has_words else EPOCHS)
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """Splits that a run without training reports on; empty if it trains."""
+        return split_names(self.evaluate_only) or ()
+
+    @property
+    def model_labels(self) -> ModelLabels | None:
+        """Labels of the model of a run without training; None if the data give the labels.
+
+        Raises:
+            InputError: The configuration of the model cannot be loaded.
+        """
+        if not self.evaluated or self.number_labels or self.model_path is None:
+            return None
+        from ampft.data.model_labels import ModelLabels
+        from ampft.models.pretrained import MODEL_NAME_FLAG, load_config
+
+        config = load_config(self.model_path, trust_remote_code=self.trust_remote_code)
+        names = tuple(config.id2label[index] for index in sorted(config.id2label))
+        return ModelLabels(names, f"{MODEL_NAME_FLAG} {self.model_name_or_path}")
+
+    def without_training(self, given: Collection[str]) -> tuple[ClassifyArguments, list[str]]:
+        """Return the settings of a run that only evaluates, and those of training among the given.
+
+        Args:
+            given: Names of the settings that the user set.
+        """
+        of_training = [*OF_TRAINING, *(f.name for f in fields(OptimizerArguments))]
+        of_training += [f.name for f in fields(TrainedPartSettings)]
+        unused = [name for name in of_training if name in given]
+        return replace(self, **{n: getattr(ClassifyArguments, n) for n in of_training}), unused
 
     @property
     def data_kind(self) -> str | None:

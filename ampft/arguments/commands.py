@@ -101,7 +101,11 @@ class Command(Generic[T, R]):
                 )
         training = None
         if self.settings and not (self.settings.is_script and not _are_flags(after)):
-            refuse_chosen = partial(_refuse_chosen, chosen=self.settings.chosen)
+            evaluates = {
+                "evaluate_only": f"{program} needs a training. Add --do_train; ampft train "
+                "evaluates a model as it is"
+            }
+            refuse_chosen = partial(_refuse_chosen, chosen={**evaluates, **self.settings.chosen})
             start = [*program.split(), *before, "--"]
             after = translated(after, trainer, start, refuse_chosen)
             training = parse_classify_arguments(after, program=trainer)

@@ -38,6 +38,8 @@ SET_BY_COMPARISON = {
     "with --budget before ` -- `",
     "push_to_hub": "push one of the runs afterwards, with ampft push RUN",
     "folds": "",
+    "evaluate_only": "a comparison trains its runs; evaluate with ampft train, and compare the "
+    "folders with ampft compare RUN RUN",
     "perturb_initial_weights": "the placebo arm does this unless --no_placebo is set",
 }
 SET_BY_MODES = {  # the same if the arms are precisions

@@ -20,7 +20,7 @@ from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.registry import found
 from ampft.tasks.table import TASKS, problem_types, task_of_folder
 from ampft.tasks.task_settings import check_decision_flags
-from ampft.text.terminal import print_once, quiet_optional_packages
+from ampft.text.terminal import labelled, print_once, quiet_optional_packages
 
 OF_IMAGES_AND_SOUNDS = (
     *("ignore_index", "augment", "image_size", "multi_scale", "channels_last"),
@@ -116,6 +116,8 @@ def complete_arguments(
     Raises:
         InputError: A setting conflicts with another.
     """
+    if arguments.evaluated and arguments.train_file is None:
+        arguments = _with_rows_for_chance(arguments)
     name, task = arguments.dataset_name, arguments.task
     if name is None and arguments.train_file is None and not in_memory:
         about = [f"--{flag}" for flag in (*OF_OWN_DATA, *OF_IMAGES_AND_SOUNDS) if flag in given]
@@ -123,6 +125,8 @@ def complete_arguments(
             about = [f"--dataset_config_name {arguments.dataset_config_name}"]
         if task is not None and not TASKS[task].kind.has_default_data:
             about = [f"--task {task}"]
+        if arguments.evaluated:
+            about = [f"--evaluate_only {arguments.evaluate_only}"]
         if about:
             raise InputError(
                 f"{about[0]}: the data are missing. Give them with --dataset_name or --train_file."
@@ -137,10 +141,22 @@ def complete_arguments(
     if arguments.trains_head_or_adapters or arguments.optim == ADAFACTOR:
         defaults.pop("learning_rate", None)
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
+    if arguments.evaluated:
+        arguments, unused = arguments.without_training(given)
+        if unused:
+            flags = ", ".join(f"--{flag}" for flag in unused)
+            print_once([labelled("unused", f"{flags}: nothing is trained")])
     problems = [*dict.fromkeys(_conflicts(arguments, given))]
     if problems:
         raise InputError("\n".join(problems))
     return arguments
+
+
+def _with_rows_for_chance(arguments: ClassifyArguments) -> ClassifyArguments:
+    """Return settings of a run without training whose rows for chance are those evaluated."""
+    files = {"validation": arguments.validation_file, "test": arguments.test_file}
+    named = [files[split] for split in (*arguments.evaluated, *files) if files[split]]
+    return dataclasses.replace(arguments, train_file=named[0]) if named else arguments
 
 
 def _conflicts(arguments: ClassifyArguments, given: Collection[str]) -> Iterator[str]:
@@ -176,6 +192,7 @@ def _conflicts(arguments: ClassifyArguments, given: Collection[str]) -> Iterator
     default_ratio = defaults.get("warmup_ratio", ClassifyArguments.warmup_ratio)
     yield from _message(arguments.check_schedule, default_ratio)
     yield from _output_conflicts(arguments)
+    yield from _evaluation_conflicts(arguments)
     yield from _message(_check_metric, arguments.metric_for_best_model)
 
 
@@ -216,6 +233,33 @@ def _output_conflicts(arguments: ClassifyArguments) -> Iterator[str]:
             f"--resume_from_checkpoint {arguments.resume_from_checkpoint}: --output_dir is "
             "missing. Choose a folder, the same in the first start and in each continuation."
         )
+
+
+def _evaluation_conflicts(arguments: ClassifyArguments) -> Iterator[str]:
+    """Yield what is wrong with the settings of a run that only evaluates."""
+    if not arguments.evaluated:
+        return
+    asked = f"--evaluate_only {arguments.evaluate_only}"
+    model, output = arguments.model_name_or_path, arguments.output_dir
+    if model is None:
+        yield (
+            f"{asked}: the model to evaluate is missing. Give it with --model_name_or_path, or "
+            "train one with --do_train."
+        )
+    elif output and Path(model).exists() and _is_inside(Path(model), Path(output)):
+        yield (
+            f"{asked}: the results would replace the model, which is in --output_dir {output}. "
+            "Choose another --output_dir."
+        )
+    if arguments.resume_from_checkpoint is not None:
+        yield (
+            f"{asked} and --resume_from_checkpoint {arguments.resume_from_checkpoint}: there is no "
+            "training to continue. Remove the flag, or add --do_train."
+        )
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 _HELP = re.compile(r"See \S+( \S+)? --help\.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,16 @@ from ampft.data.dataset import (
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.row_collector import LabelledRows
-from ampft.data.row_labels import NO, NUMBER, WEIGHT_COLUMN, YES, Masks, RowLabels
+from ampft.data.row_labels import (
+    NO,
+    NUMBER,
+    UNLABELLED,
+    WEIGHT_COLUMN,
+    YES,
+    Masks,
+    RowLabels,
+    sort_names,
+)
 from ampft.data.splits import (
     FILE_COLUMN,
     GROUP_COLUMN,
@@ -75,13 +85,7 @@ def assemble(
     rows = {split: _with_weights(part, request) for split, part in rows.items()}
     ordered = columns.labels.per_unit
     several = request.several_labels or ordered
-    if columns.labels.numbers:
-        refuse_no_numbers(rows)
-        names = rows["train"].names
-    else:
-        names = class_names(rows, several=several)
-        if request.ordered_labels:
-            names = _in_order(names, split_names(request.label_order), rows["train"].origin)
+    rows, names, label_notes = _labelled(rows, columns, request)
     conversion_notes: list[str] = []
     if columns.kind in MEDIA:
         rows, conversion_notes = MEDIA[columns.kind].check(rows, columns.inputs[0], columns.kind)
@@ -113,20 +117,23 @@ def assemble(
     splits, split_notes = with_missing_splits(parts, strata_of(parts["train"]), groups, request)
     of_train = ["train", *(split for split in splits if split not in rows)]
     shared_notes, shared = _shared_rows(rows, digests, exact, refuse=request.fail_on_leak)
-    has_no_classes, texts = ordered or columns.labels.numbers, found("texts")
-    labels = None if has_no_classes else found("contradicting labels")
+    # What is said of training rows has no meaning without a training.
+    is_silent = bool(ordered or columns.labels.numbers or request.evaluated)
+    texts = None if request.evaluated else found("texts")
+    labels = None if is_silent else found("contradicting labels")
     all_notes = [
         *notes,
         *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
         *([] if texts is None else texts.text_notes(train, columns)),
         *_ignored_notes(rows, request.ignored_labels),
-        *([] if has_no_classes else _label_notes(names, train.labels, several=several)),
+        *label_notes,
+        *([] if is_silent else _label_notes(names, train.labels, several=several)),
         *([] if labels is None else labels.contradiction_notes(train, digests["train"])),
         *shared_notes,
         *group_notes,
         *split_notes,
-        *([] if has_no_classes else _few_rows_notes(train, of_train)),
+        *([] if is_silent else _few_rows_notes(train, of_train)),
     ]
     data = finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
     return replace(
@@ -136,6 +143,24 @@ def assemble(
         feature_columns=columns.features,
         number_name=columns.labels.title if columns.labels.numbers else None,
     )
+
+
+def _labelled(
+    rows: Mapping[str, LabelledRows], columns: DataColumns, request: DataRequest
+) -> tuple[Mapping[str, LabelledRows], tuple[str, ...], list[str]]:
+    """Return rows whose labels are checked, the labels in the order of the outputs, and notes."""
+    given = request.model_labels
+    if given is not None:
+        refuse_no_rows(rows)
+        renamed, notes = given.of_rows(rows)
+        return renamed, given.names, notes
+    if columns.labels.numbers:
+        refuse_no_numbers(rows, needs_several=not request.evaluated)
+        return rows, rows["train"].names, []
+    names = class_names(rows, several=request.several_labels or columns.labels.per_unit)
+    if request.ordered_labels:
+        names = _in_order(names, split_names(request.label_order), rows["train"].origin)
+    return rows, names, []
 
 
 def _with_weights(part: LabelledRows, request: DataRequest) -> LabelledRows:
@@ -166,13 +191,18 @@ def _with_weights(part: LabelledRows, request: DataRequest) -> LabelledRows:
     return replace(part, inputs=inputs.add_column(WEIGHT_COLUMN, weights))
 
 
-def refuse_no_numbers(rows: Mapping[str, LabelledRows]) -> None:
-    """Raise InputError when a split has no rows, or all training rows have the same number."""
+def refuse_no_rows(rows: Mapping[str, LabelledRows]) -> None:
+    """Raise InputError when a split has no rows."""
     for split, part in rows.items():
         if len(part.labels) == 0:
             raise InputError(f"{part.origin}: no rows for the {split} split. Add at least one.")
+
+
+def refuse_no_numbers(rows: Mapping[str, LabelledRows], *, needs_several: bool = True) -> None:
+    """Raise InputError when a split has no rows, or all training rows have the same number."""
+    refuse_no_rows(rows)
     train = rows["train"]
-    if len(train.names) == 1:
+    if needs_several and len(train.names) == 1:
         raise InputError(
             f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]}, so "
             "there is nothing to learn. Check --label_column_name."
@@ -276,6 +306,8 @@ def finalize(
         left_out = len(splits["test"])
         splits = {split: part for split, part in splits.items() if split != "test"}
         all_notes.append(f"--leave_out_test: {counted(left_out, 'test row')} left out.")
+    if request.evaluated:  # a built-in data set has more
+        splits = {split: splits[split] for split in ("train", *request.evaluated)}
     for split, whole in splits.items():
         strata = strata_of(whole) if unit_labels is None else None
         part, limit_notes = subsample(whole, strata, split, request)
@@ -311,9 +343,7 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
             or lists of labels, or another split has a label that training lacks; the message names
             its rows.
     """
-    for split, part in rows.items():
-        if len(part.labels) == 0:
-            raise InputError(f"{part.origin}: no rows for the {split} split. Add at least one.")
+    refuse_no_rows(rows)
     train = rows["train"]
     if not train.names:
         raise InputError(
@@ -465,11 +495,12 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
     ]
     if len(groups) > MAX_GROUPS_SHOWN:
         notes.append(f"{len(groups) - MAX_GROUPS_SHOWN} more groups of labels are spelled alike.")
-    missing = [name for name in names if name.strip() in MISSING]
+    missing = [name for name in names if name.strip() in MISSING or _may_be_unlabelled(name, names)]
     if missing:
+        ignored = shlex.quote(",".join(dict.fromkeys(name.strip() for name in missing)))
         notes.append(
             f"The label {quoted_list(missing)} counts as a class, though it often stands for a "
-            f"missing value. If it does, pass --ignore_label {missing[0].strip()}."
+            f"missing value. If it does, pass --ignore_label {ignored}."
         )
     if training_rows < MIN_ROWS_PER_CLASS * len(names):
         notes.append(
@@ -482,6 +513,14 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
             "rows have none."
         )
     return notes
+
+
+def _may_be_unlabelled(name: str, names: Sequence[str]) -> bool:
+    """Return whether a class is -1 and may mean no label: not beside only 1, nor on a scale."""
+    numbers = {float(other) for other in names if NUMBER.fullmatch(other.strip())}
+    if not NUMBER.fullmatch(name.strip()) or float(name) != UNLABELLED:
+        return False
+    return min(numbers) == UNLABELLED and not (len(numbers) == len(names) == 2 and 1 in numbers)
 
 
 def _few_rows_notes(train: LabelledRows, splits: Sequence[str]) -> list[str]:
@@ -580,16 +619,6 @@ def _shared_rows(
             )
         notes.append(f"{note}. With --fail_on_leak this is an error.")
     return notes, of_train
-
-
-def sort_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort label names: first numbers by value, then other names by characters."""
-
-    def key(name: str) -> tuple[bool, float, str]:
-        is_number = NUMBER.fullmatch(name.strip()) is not None
-        return (not is_number, float(name) if is_number else 0.0, name)
-
-    return tuple(sorted(names, key=key))
 
 
 def _canonical(name: str) -> str:

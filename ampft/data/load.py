@@ -21,6 +21,7 @@ from ampft.data.request import (
 from ampft.data.sources.built_in import load_digits, load_stdlib
 from ampft.data.sources.data_sets import INDEX_COLUMN, load_data_set, split_table, standard_splits
 from ampft.data.sources.folders import TEXT, folder_kind, load_folder
+from ampft.data.sources.metadata import metadata_tables
 from ampft.data.sources.readers import FLAGS, open_tables
 from ampft.data.table_rows import Loaded, read_tables
 from ampft.errors import InputError
@@ -96,6 +97,9 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
             f"--dataset_name {name}: the folder contains images with masks, which need --task "
             "pixels. Pass this task, or remove the flag."
         )
+    if of_metadata := metadata_tables(request):
+        rows, columns, notes = read_tables(*of_metadata)
+        return assemble(rows, columns, of_metadata[1], name=name, notes=notes)
     data = load_data_set(request)
     if request.dataset_config_name:
         configurations = [request.dataset_config_name, request.eval_dataset_config_name]

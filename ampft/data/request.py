@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ampft.data.sources.file_names import named_files
 from ampft.errors import InputError
 from ampft.flag import DATA, MAX_SEED, flag, split_names
 from ampft.hub import HubSettings
+
+if TYPE_CHECKING:
+    from ampft.data.model_labels import ModelLabels
 
 CONFIGURATIONS = ("summary", "full")  # of stdlib
 _flag = partial(flag, group=DATA)
@@ -231,6 +235,16 @@ class DataRequest(HubSettings):
         return False
 
     @property
+    def evaluated(self) -> tuple[str, ...]:
+        """Splits that a run without training reports on; empty if it trains."""
+        return ()
+
+    @property
+    def model_labels(self) -> ModelLabels | None:
+        """Labels of the model of a run without training; None if the data give the labels."""
+        return None
+
+    @property
     def text_columns(self) -> tuple[str, ...] | None:
         """One text column, or two for pairs; None looks for usual names."""
         return split_names(self.text_column_names)
@@ -248,7 +262,7 @@ class DataRequest(HubSettings):
 
     @property
     def ignored_labels(self) -> tuple[str, ...]:
-        """Labels whose rows are left out and counted. `-100` and `-1` are an error otherwise."""
+        """Labels whose rows are left out and counted, such as `-100` for no label."""
         return split_names(self.ignore_label) or ()
 
     @property

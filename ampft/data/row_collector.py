@@ -12,13 +12,12 @@ from datasets import Dataset, concatenate_datasets
 
 from ampft.data.columns import DataColumns
 from ampft.data.request import DataRequest
-from ampft.data.row_labels import NO_LABEL_CODES, IntArray, RowLabels
+from ampft.data.row_labels import IntArray, RowLabels
 from ampft.data.sources.source_table import SourceTable
 from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.text.numbers import counted
 
 MAX_FILES_SHOWN = 3
-NO_LABEL = frozenset({*map(str, NO_LABEL_CODES), *(f"{code}.0" for code in NO_LABEL_CODES)})
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,8 @@ class RowCollector:
         self._ignored = frozenset(request.ignored_labels)
         self._index: dict[str, int] = {}
         self._codes, self._counts, self._numbers = array("q"), array("q"), array("q")
-        self._no_text, self._no_label, self._negative = array("q"), array("q"), array("q")
+        self._no_text, self._no_label = array("q"), array("q")
+        self._unlabelled, self._unlabelled_names = array("q"), set[str]()  # rows with -1 or -100
         self._ignored_rows: Counter[str] = Counter()
         self._ignored_found: set[str] = set()
 
@@ -126,12 +126,14 @@ class RowCollector:
         if labels is None:
             self._no_label.append(number)
             return False
-        if ignored := self._ignored.intersection(labels):
+        ignored = self._ignored and self._ignored.intersection(map(str.strip, labels))
+        if ignored:
             self._ignored_rows[min(ignored)] += 1
             self._ignored_found |= ignored
             return False
-        if not (NO_LABEL.isdisjoint(labels) or self._request.number_labels):
-            self._negative.append(number)
+        if unlabelled := self._columns.labels.no_label.intersection(labels):
+            self._unlabelled.append(number)
+            self._unlabelled_names |= unlabelled
             return False
         if any(value is None for value in inputs):
             self._no_text.append(number)
@@ -165,7 +167,7 @@ class RowCollector:
 
     def _refuse(self) -> None:
         labels = quoted_list(self._columns.labels.columns)
-        unusable = (self._no_text, self._no_label, self._negative)
+        unusable = (self._no_text, self._no_label, self._unlabelled)
         total = len(self._numbers) + sum(map(len, unusable)) + self._ignored_rows.total()
         if self._no_label and not self._request.drop_missing_labels:
             raise InputError(
@@ -173,11 +175,13 @@ class RowCollector:
                 f" ({len(self._no_label)} of {total} rows). Fill the cells, or pass"
                 " --drop_missing_labels to leave such rows out."
             )
-        if self._negative:
+        if self._unlabelled:
+            names = sorted(self._unlabelled_names)
             raise InputError(
-                f"{self._table.place(*self._negative)}: the label in column {labels} is -1 or"
-                " -100, which stands for no label. Pass --ignore_label -1 (or -100) to leave such"
-                " rows out, or rename the class."
+                f"{self._table.place(*self._unlabelled)}: the label in column {labels} is"
+                f" {' or '.join(names)}, which stands for no label"
+                f" ({len(self._unlabelled)} of {total} rows). Pass --ignore_label"
+                f" {','.join(names)} to leave such rows out, or give the class another name."
             )
         if self._no_text and not self._request.drop_missing_text:
             raise InputError(

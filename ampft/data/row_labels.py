@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -145,6 +146,16 @@ def padded_codes(codes: npt.NDArray[np.integer[Any]], counts: IntArray) -> npt.N
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
+def sort_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort label names: first numbers by value, then other names by characters."""
+
+    def key(name: str) -> tuple[bool, float, str]:
+        is_number = NUMBER.fullmatch(name.strip()) is not None
+        return (not is_number, float(name) if is_number else 0.0, name)
+
+    return tuple(sorted(names, key=key))
+
+
 def as_number(text: str, location: str, column: str) -> str:
     """Return the text of a label that is a finite number, as Python writes it.
 
@@ -169,8 +180,11 @@ def as_number(text: str, location: str, column: str) -> str:
     )
 
 
-# What `datasets` and loss functions use for "no label"; as a class it would be meaningless.
-NO_LABEL_CODES = frozenset({-1, -100})
+# What loss functions use for "no label"; as a class it would be meaningless.
+NO_LABEL = -100
+# What `datasets` uses for it beside the names of classes, and others among several labels.
+# Otherwise it is a class: scikit-learn knows -1 and 1, and surveys -2 to 2.
+UNLABELLED = -1
 YES = frozenset({"1", "1.0", "true"})
 NO = frozenset({"0", "0.0", "false"})
 
@@ -183,8 +197,8 @@ class LabelParser:
     # Whether a row can have any number of labels; otherwise it has exactly one.
     several: bool = False
     separator: str = ","  # Text between the labels of a cell.
-    # Names of the classes if cells hold class indices; None if they hold names.
-    declared: tuple[str, ...] | None = None
+    # Names of the classes of each column whose cells hold class indices; others hold names.
+    declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Whether each unit of a row, such as a word, has a label; these keep their order.
     per_unit: bool = False
     numbers: bool = False  # Whether labels are numbers.
@@ -201,7 +215,20 @@ class LabelParser:
         """The classes in the order that the source declares; None if it declares none."""
         if self.of_columns:
             return None
-        return self.columns if len(self.columns) > 1 else self.declared
+        return self.columns if len(self.columns) > 1 else self.declared.get(self.columns[0])
+
+    @cached_property
+    def no_label(self) -> frozenset[str]:
+        """The labels that stand for no label."""
+        if self.numbers:
+            return frozenset()
+        found = set[str]()
+        for column in self.columns:
+            is_unlabelled = column in self.declared or (self.several and not self.of_columns)
+            for code in (NO_LABEL, UNLABELLED) if is_unlabelled else (NO_LABEL,):
+                texts = (str(code), f"{code}.0")
+                found.update(f"{column}={text}" if self.of_columns else text for text in texts)
+        return frozenset(found)
 
     def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...] | None:
         """Return the distinct labels of a row; None if its label is missing.
@@ -216,7 +243,10 @@ class LabelParser:
         """
         if self.of_columns:
             of_cells = zip(self.columns, cells, strict=True)
-            texts = [(name, as_text(cell, location, name)) for name, cell in of_cells]
+            texts = [
+                (name, self._declared_name(name, cell, location) or as_text(cell, location, name))
+                for name, cell in of_cells
+            ]
             if any(text is None for _, text in texts):
                 return None
             return tuple(f"{name}={text}" for name, text in texts)
@@ -282,15 +312,8 @@ class LabelParser:
 
     def _name(self, cell: object, location: str) -> str | None:
         """Return a label as a string: the class name for an index, None if it is missing."""
-        if self.declared is not None and isinstance(cell, int) and cell not in NO_LABEL_CODES:
-            if not 0 <= cell < len(self.declared):
-                raise InputError(
-                    f"{location}: column {quoted(self.columns[0])} holds {cell}, but the source"
-                    f" declares {len(self.declared)} classes, numbered 0 to"
-                    f" {len(self.declared) - 1}: {quoted_list(self.declared)}. Correct the value,"
-                    " or declare all classes."
-                )
-            return self.declared[cell]
+        if declared := self._declared_name(self.columns[0], cell, location):
+            return declared
         values = list_or_cell(cell)
         self._refuse_spans(values, location)
         if not self.several and isinstance(values, list | tuple) and len(values) < 2:
@@ -303,6 +326,19 @@ class LabelParser:
                 " one label per row."
             )
         return as_text(cell, location, self.columns[0])
+
+    def _declared_name(self, column: str, cell: object, location: str) -> str | None:
+        """Return the class of a cell with an index; None if it holds a name, or no label."""
+        names = self.declared.get(column)
+        if names is None or not isinstance(cell, int) or cell in (NO_LABEL, UNLABELLED):
+            return None
+        if not 0 <= cell < len(names):
+            raise InputError(
+                f"{location}: column {quoted(column)} holds {cell}, but the source declares"
+                f" {len(names)} classes, numbered 0 to {len(names) - 1}: {quoted_list(names)}."
+                " Correct the value, or declare all classes."
+            )
+        return names[cell]
 
     def _refuse_spans(self, cell: object, location: str) -> None:
         if isinstance(cell, list | tuple) and any(map(is_span, cell)):

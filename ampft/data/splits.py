@@ -133,6 +133,8 @@ def with_missing_splits(
         InputError: See `missing_splits` and `fold_splits`; or a setting of a split that is not made
             was passed.
     """
+    if request.evaluated:
+        return _evaluated_splits(parts, strata, groups, request)
     divides, leaves_out = request.folds is not None, request.leave_out_test
     not_made = {
         "validation_fraction": "validation" in parts,
@@ -169,6 +171,43 @@ def with_missing_splits(
     }
     splits = {**parts, **splits}
     return {split: splits[split] for split in LIMITS if split in splits}, notes
+
+
+def _evaluated_splits(
+    parts: Mapping[str, Dataset],
+    strata: IntArray | None,
+    groups: npt.NDArray[np.uint64],
+    request: DataRequest,
+) -> tuple[dict[str, Dataset], list[str]]:
+    """Return the splits of a run without training, and notes; see `with_missing_splits`.
+
+    Rows of the only file are not held out unless a fraction was asked for: the model may have been
+    trained on the others. Without a validation split, the test split is taken for it, as
+    run_classification of transformers does.
+
+    Raises:
+        InputError: A split is missing.
+    """
+    splits, notes = dict(parts), list[str]()
+    asks = request.validation_fraction not in (0, DataRequest.validation_fraction)
+    if asks and {"validation", "test"}.isdisjoint(parts):
+        made, notes = missing_splits(
+            strata, groups, frozenset(parts), replace(request, test_fraction=0.0)
+        )
+        splits |= {split: parts["train"].select(rows) for split, rows in made.items()}
+    elif "validation" in request.evaluated and "validation" not in parts and "test" in parts:
+        splits["validation"] = parts["test"]
+        notes = ["No validation split: the test split is evaluated in its place."]
+    for split in request.evaluated:
+        if split not in splits:
+            flag = {"validation": "--do_eval", "test": "--do_predict"}[split]
+            fraction = "" if split == "test" else ", or rows held out with --validation_fraction"
+            raise InputError(
+                f"--evaluate_only {','.join(request.evaluated)} ({flag} without --do_train): there "
+                f"are no {split} rows with labels. Add --{split}_file{fraction}, or train with "
+                "--do_train."
+            )
+    return {split: splits[split] for split in ("train", *request.evaluated)}, notes
 
 
 def missing_splits(

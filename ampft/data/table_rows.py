@@ -31,7 +31,7 @@ from ampft.data.columns import (
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
-from ampft.data.row_labels import NO, YES, LabelParser
+from ampft.data.row_labels import NO, UNLABELLED, YES, LabelParser
 from ampft.data.sources.arrow_rows import read_rows
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
 from ampft.data.sources.source_table import SAMPLE_ROWS, SourceTable, described_columns
@@ -44,7 +44,6 @@ Describe = Callable[[], str]
 
 MEDIA_ROWS = 20  # whose cells tell whether a column has images or sounds
 TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary")
-UNLABELLED = -1  # value of a ClassLabel whose label is not published
 
 
 def read_tables(
@@ -126,7 +125,7 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
     labels = _label_columns(columns, named, origin=origin, describe=describe, hint=hint)
     if dataset is not None:
         media = _media_by_type(dataset, request, describe)
-    parser = _label_parser(labels, request, table.classes.get(labels[0]))
+    parser = _label_parser(labels, request, table.classes)
     extra = extra_columns(request)
     notes: list[str] = []
     if media is not None:
@@ -156,7 +155,7 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
 
 
 def _label_parser(
-    labels: tuple[str, ...], request: DataRequest, declared: tuple[str, ...] | None
+    labels: tuple[str, ...], request: DataRequest, declared: Mapping[str, tuple[str, ...]]
 ) -> LabelParser:
     """Return how the cells of the label columns are read."""
     if request.number_labels:

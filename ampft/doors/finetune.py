@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ampft.arguments import parse_classify_arguments
@@ -60,6 +61,8 @@ def finetune(
             data that a setting such as `dataset_name` names.
         validation: Validation data of the same kind; None splits some off the training data.
         test: Test data of the same kind; None splits some off the training data.
+            With `do_eval=True` or `do_predict=True` alone, nothing is trained: the model is
+            evaluated as it is.
         precision: Precision, such as "bf16"; None for fp32.
         training_arguments: A `TrainingArguments` of transformers, whose fields are converted to
             settings as on the page "Coming from transformers' scripts"; None for none.
@@ -90,7 +93,10 @@ def finetune(
         if of_trainer:
             raise InputError("\n".join(of_trainer))
         if training_arguments is not None:
-            settings = {**settings_of(training_arguments), **settings}
+            # These are for scripts: the Trainer itself does not read them.
+            of_scripts = {"do_train", "do_eval", "do_predict"}
+            fields = settings_of(training_arguments).items()
+            settings = {**{n: v for n, v in fields if n not in of_scripts}, **settings}
         data, named = data_settings(settings, train=train, validation=validation, test=test)
         if precision is not None:
             if "mixed_precision" in settings:
@@ -155,9 +161,15 @@ def data_settings(
             f"{', '.join(sorted(paths))}: a path cannot be combined with data in memory. Pass paths"
             " for all splits, or read the files first, for example with pandas.read_csv."
         )
-    if "train" not in given:
+    if "train" not in given and not _only_evaluates(settings):
         raise InputError(f"train is missing: received only {', '.join(given)}.")
     return splits_in_memory(given), {}
+
+
+def _only_evaluates(settings: Mapping[str, Any]) -> bool:
+    """Return whether settings ask for an evaluation and for no training."""
+    asked = ("evaluate_only", "do_eval", "do_predict")
+    return not settings.get("do_train") and any(settings.get(name) for name in asked)
 
 
 def _are_paths(data: object) -> bool:

@@ -292,6 +292,24 @@ def _resume(value: str, given: Given) -> list[str]:
     return ["--resume_from_checkpoint", "latest" if value.lower() in TRUE else value]
 
 
+def _evaluate_only(value: str, given: Given) -> list[str]:
+    """Convert `--do_eval` and `--do_predict`, with which scripts train nothing by themselves."""
+    if not is_true(value) or is_true(given.get("do_train", "no")):
+        return []
+    uses = {"do_eval": "validation", "do_predict": "test"}
+    splits = [split for name, split in uses.items() if is_true(given.get(name, "no"))]
+    return ["--evaluate_only", ",".join(splits)]
+
+
+def _do_train(value: str, given: Given) -> list[str]:
+    if is_true(value):
+        if "evaluate_only" in given:
+            raise RefusedError("--evaluate_only is set too. Keep one of them.")
+    elif not any(is_true(given.get(n, "no")) for n in ("do_eval", "do_predict", "evaluate_only")):
+        raise RefusedError("nothing is left to do. Add --do_eval or --do_predict, or remove it.")
+    return []
+
+
 def _task_name(value: str, given: Given) -> list[str]:
     name = value.lower().replace("-", "")  # older scripts have SST-2
     if name in GLUE:
@@ -461,7 +479,7 @@ def _schedule(value: str, given: Given) -> list[str]:
     return ["--lr_scheduler_type", value]
 
 
-def _attention_mask(value: str, given: Given) -> list[str]:
+def _switch_without_effect(value: str, given: Given) -> list[str]:
     is_true(value)
     return []
 
@@ -500,7 +518,16 @@ DIFFERENT_DEFAULTS = {
     "per_device_eval_batch_size": "64; there 8",
     "data_seed": "seeds splits and subsamples here; there the order of the examples, which follows "
     "--seed here",
-    "max_train_samples": "drawn at random here; there the first ones for texts and words",
+    **dict.fromkeys(
+        ("max_train_samples", "max_eval_samples", "max_predict_samples"),
+        "drawn at random here; there the first ones for texts and words",
+    ),
+    "validation_file": "without one, a tenth of the training rows is held out, and a fifth for the "
+    "test if there is no test file; there refused for texts and words, and 15 % held out for "
+    "images. Nothing is held out if nothing is trained",
+    "test_file": "rows without labels are left out, for ampft predict; there predicted",
+    "output_dir": "a new folder under runs/; there required or trainer_output",
+    "overwrite_output_dir": "a folder with other files is refused without it; there written into",
     "text_column_names": "a,b is a pair of texts, and a+b joins columns; there a,b joins columns",
     "max_length_seconds": "whole sounds; there 20 s, cut at random",
     "max_seq_length": "128, and windows for longer texts of words; there 128, and for words the "
@@ -514,7 +541,12 @@ ROWS: dict[str, Row] = {
     "fp16": _precision("fp16"),
     "bf16": _precision("bf16"),
     "tf32": _precision("tf32"),
-    "num_train_epochs": Row(CONVERTED, "whole epochs", convert=_epochs),
+    "num_train_epochs": Row(
+        CONVERTED,
+        "whole epochs",
+        convert=_epochs,
+        differs="3, and for texts and words as many as make 250 steps, at most 16; there 3",
+    ),
     "max_steps": Row(CONVERTED, "--max_train_steps if above 0", convert=_max_steps),
     "warmup_steps": Row(
         CONVERTED, "--num_warmup_steps, or --warmup_ratio below 1", convert=_warmup
@@ -586,10 +618,35 @@ ROWS: dict[str, Row] = {
         _if_true("--report_to", "wandb", "--with_tracking"),
     ),
     # What happens in any case.
-    "do_train": _only(TRUE, "a run always trains. For predictions: ampft predict.", SWITCH),
-    "do_eval": _harmless("a run always validates and tests where it has rows", SWITCH),
-    "do_predict": _harmless("a run always validates and tests where it has rows", SWITCH),
-    "ignore_mismatched_sizes": _harmless("a head of another size is replaced, and said", SWITCH),
+    "do_train": Row(
+        HARMLESS,
+        "trains; --do_eval or --do_predict without it train nothing",
+        SWITCH,
+        _do_train,
+        differs="without any of --do_train, --do_eval and --do_predict a run trains; there nothing "
+        "happens",
+    ),
+    "do_eval": Row(
+        CONVERTED,
+        "--evaluate_only validation, unless there is --do_train",
+        SWITCH,
+        _evaluate_only,
+        differs="a training always ends with its report; there only with the flag",
+    ),
+    "do_predict": Row(
+        CONVERTED,
+        "--evaluate_only test, unless there is --do_train",
+        SWITCH,
+        _evaluate_only,
+        differs="a training always predicts the test rows; there only with the flag",
+    ),
+    "ignore_mismatched_sizes": Row(
+        HARMLESS,
+        "a head of another size is replaced, and said",
+        SWITCH,
+        _switch_without_effect,
+        differs="a head for other labels is replaced, and said; there an error without it",
+    ),
     "use_fast_tokenizer": _only(TRUE, "tokenizers are fast ones where they exist.", SWITCH),
     "average_tokens_across_devices": _only(
         TRUE, "the gradient is always computed for the whole effective batch.", SWITCH
@@ -609,7 +666,7 @@ ROWS: dict[str, Row] = {
     ),
     "length_column_name": _harmless("lengths are counted"),
     "attention_mask": Row(
-        HARMLESS, "as the model's feature extractor has it", SWITCH, _attention_mask
+        HARMLESS, "as the model's feature extractor has it", SWITCH, _switch_without_effect
     ),
     "return_entity_level_metrics": _harmless("the report has each entity", SWITCH),
     "dataloader_drop_last": _only(FALSE, "every example counts once per epoch here.", SWITCH),

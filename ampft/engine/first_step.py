@@ -33,7 +33,8 @@ class FirstStepMonitor:
     """Measures the first optimizer step, and checks the dtypes of random later ones."""
 
     precision: Precision  # Precision requested for the step.
-    executed: ExecutedDtypes | None = None  # Dtypes that the step used; None before it has ended.
+    # Dtypes that the step used, or an evaluation without a training; None before it has ended.
+    executed: ExecutedDtypes | None = None
     # Bytes of weights, gradients, optimizer_state and activations, by these names.
     memory: dict[str, int] | None = None
     # SHA-256 of the states of the generators that dropout draws from, after the step; None if
@@ -116,7 +117,10 @@ class FirstStepMonitor:
         """
         with ProductRecorder(self.precision) as recorder:
             yield
-        wrong = precision_contradiction(self.precision, recorder.census(), where=where)
+        executed = recorder.census()
+        if self.executed is None:  # nothing is trained
+            self.executed = executed
+        wrong = precision_contradiction(self.precision, executed, where=where)
         if wrong is not None:
             raise PrecisionContradicted(wrong)
 

@@ -159,6 +159,7 @@ class MuonWithAdamW(Optimizer):
     Args:
         matrices: Groups of parameters with two dimensions, at least one.
         others: Groups of other parameters.
+        lr: Peak learning rate.
         betas: Decay rates of AdamW's two moments.
         eps: Term added to the root of AdamW's second moment.
         fused: Whether AdamW uses PyTorch's fused kernel.
@@ -169,6 +170,7 @@ class MuonWithAdamW(Optimizer):
         matrices: Iterable[dict[str, Any]],
         others: Iterable[dict[str, Any]],
         *,
+        lr: float,
         betas: tuple[float, float],
         eps: float,
         fused: bool,
@@ -179,7 +181,8 @@ class MuonWithAdamW(Optimizer):
         if rest := list(others):
             self._parts.append((ADAMW, AdamW(rest, betas=betas, eps=eps, fused=fused)))
         groups = [group for _, part in self._parts for group in part.param_groups]
-        super().__init__(groups, {})
+        # Schedules of transformers read the peak learning rate here, as other optimizers have it.
+        super().__init__(groups, {"lr": lr})
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Apply one step to all parameters that have a gradient."""
@@ -200,6 +203,7 @@ PROBED_HEAD_FACTOR = 0.5
 # Of Adafactor, whose rate is relative to the weights: the constant with which Raffel et al. (2020),
 # "Exploring the Limits of Transfer Learning", fine-tune.
 ADAFACTOR_RATE = 1e-3
+POLYNOMIAL_END = 1e-7  # of the schedule of transformers
 
 
 @dataclass(frozen=True)
@@ -309,6 +313,7 @@ def _muon(trained: list[TrainedParameter], settings: OptimizerSettings) -> Optim
     return MuonWithAdamW(
         _groups(matrices, settings),
         _groups(others, settings),
+        lr=settings.learning_rate,
         betas=settings.betas,
         eps=settings.epsilon,
         fused=_has_fused_kernel(trained),
@@ -484,7 +489,15 @@ def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) 
         optimizer: Optimizer that is not yet prepared.
         steps: Number of optimizer steps of the whole training.
         settings: Settings of the schedule.
+
+    Raises:
+        InputError: The learning rate is not above the one at which the schedule ends.
     """
+    if settings.name == "polynomial" and (rate := optimizer.defaults["lr"]) <= POLYNOMIAL_END:
+        raise InputError(
+            f"--lr_scheduler_type polynomial falls to a learning rate of {POLYNOMIAL_END:g}; "
+            f"received --learning_rate {rate:g}. Use a higher rate, or another schedule."
+        )
     warmup = settings.warmup_steps
     if warmup is None:
         warmup = math.ceil(settings.warmup_ratio * steps)

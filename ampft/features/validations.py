@@ -153,15 +153,8 @@ class Validations(Feature):
         """
         chooses = {(self.metric or self.best.metric).name: None, self.best.metric.name: None}
         metrics = {**chooses, **metrics}  # a ranking metric is undefined without two classes
-        epoch = -(-step // self.steps_per_epoch)  # both from 1
-        part = ValidationPart(epoch=epoch, step=step, metrics=metrics)
-        self.parts.append(part)
+        part, loss = self._recorded(step, metrics)
         value = metrics[self.best.metric.name]
-        loss = metrics.get(LOSS, metrics.get(ERROR))
-        if self.accelerator.trackers:  # under the names that transformers' Trainer gives
-            named = {"loss": loss, **metrics}.items()
-            sent = {f"eval/{n}": v for n, v in named if v is not None and math.isfinite(v)}
-            self.accelerator.log(sent, step=step)
         is_best = self.best.update(value, step, self.accelerator, self.model, tie=loss)
         if self.lowest is not None and losses is not None:
             lowest, self.gain = self.lowest[: self.cases].numpy(), None
@@ -169,13 +162,36 @@ class Validations(Feature):
                 lowest[:] = losses[0]
             elif self.best.step is not None and np.isfinite(losses[0]).all():
                 self.gain = paired_gain(losses[0], lowest, losses[1])
-        values = ", ".join(
-            f"{title} {'undefined' if metrics[name] is None else f'{metrics[name]:.3f}'}"
-            for name, title in (self.printed or dict(zip(metrics, metrics, strict=True))).items()
-        )
+        values = self._values_text(metrics)
         moment = f"epoch {part.epoch:<4}" if self.every is None else f"step {step:<5}"
         mark = "" if not is_best else "  (best)" if self.lowest is None else "  (lowest loss)"
         self.write(f"{moment} validation {values}{mark}")
+
+    def at_evaluation(self, outcome: Outcome) -> None:
+        """Add and print the evaluation of a model that is not trained."""
+        part, _ = self._recorded(0, all_metrics(outcome))
+        self.write(f"{outcome.split} {self._values_text(part.metrics)}")
+
+    def _recorded(
+        self, step: int, metrics: Mapping[str, float | None]
+    ) -> tuple[ValidationPart, float | None]:
+        """Add an evaluation, for trackers too; return it with its loss."""
+        epoch = -(-step // self.steps_per_epoch)  # both from 1
+        part = ValidationPart(epoch=epoch, step=step, metrics=metrics)
+        self.parts.append(part)
+        loss = metrics.get(LOSS, metrics.get(ERROR))
+        if self.accelerator.trackers:  # under the names that transformers' Trainer gives
+            named = {"loss": loss, **metrics}.items()
+            sent = {f"eval/{n}": v for n, v in named if v is not None and math.isfinite(v)}
+            self.accelerator.log(sent, step=step)
+        return part, loss
+
+    def _values_text(self, metrics: Mapping[str, float | None]) -> str:
+        titles = self.printed or dict(zip(metrics, metrics, strict=True))
+        return ", ".join(
+            f"{title} {'undefined' if metrics[name] is None else f'{metrics[name]:.3f}'}"
+            for name, title in titles.items()
+        )
 
     @property
     def kept(self) -> ValidationPart | None:

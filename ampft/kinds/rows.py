@@ -221,7 +221,7 @@ def find_labels(
     separator = str(trained.arguments.get("label_separator", ","))
     names = tuple(map(str, columns))
     return LabelParser(
-        names, several, separator, table.classes.get(names[0]), of_columns=trained.labels_of_columns
+        names, several, separator, table.classes, of_columns=trained.labels_of_columns
     )
 
 

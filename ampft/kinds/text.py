@@ -171,6 +171,7 @@ class TextInputs:
             self.model_path,
             label_arguments,
             trust_remote_code=settings.trust_remote_code,
+            as_it_is=settings.evaluate_only is not None,
         )
         is_default = False
         if model_class == "AutoModelForSequenceClassification":

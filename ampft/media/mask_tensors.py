@@ -146,6 +146,7 @@ class PixelInputs:
                 name,
                 label_arguments,
                 trust_remote_code=settings.trust_remote_code,
+                as_it_is=settings.evaluate_only is not None,
             )
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)

@@ -45,6 +45,7 @@ class MediaInputs:
             lambda: self.default(label_arguments),
             trust_remote_code=settings.trust_remote_code,
             gradient_checkpointing=settings.gradient_checkpointing,
+            as_it_is=settings.evaluate_only is not None,
         )
         if settings.channels_last:
             model.to(memory_format=torch.channels_last)

@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from ampft.errors import InputError
-from ampft.flag import MODEL, TRAINED, flag
+from ampft.flag import EVALUATION, MODEL, TRAINED, flag
 from ampft.hub import HubSettings, go_offline_if_unreachable
 
 ADAPTER_FOLDER = "adapter"  # subfolder of a run whose adapters were merged
@@ -96,6 +96,13 @@ class ModelSettings(HubSettings):
         "store the channels of a pixel next to each other, which can make convolutions faster",
     )
     trust_remote_code: bool = _model(False, "run code from the model's repository")
+    evaluate_only: str | None = flag(
+        None,
+        "train nothing: report on these splits by the model as it is, and predict the last of "
+        "them; scripts of transformers say it by --do_eval and --do_predict without --do_train",
+        group=EVALUATION,
+        choices=("validation", "test", "validation,test"),
+    )
 
     @property
     def model_path(self) -> str | None:

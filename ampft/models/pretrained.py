@@ -21,7 +21,7 @@ from ampft.errors import InputError, listed
 from ampft.files import is_safe_relative_path
 from ampft.hub import go_offline_if_unreachable
 from ampft.machine import available_memory_bytes
-from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, read_adapter
+from ampft.models.adapters import ADAPTER_CONFIG, SavedAdapter, merge_adapters, read_adapter
 from ampft.models.freezing import POOLER, base_model_of, has_weights, head_names, is_inside_any
 from ampft.models.minilm import HUB_ID, default_model
 from ampft.models.training_mode import check_kernel_supports_dropout
@@ -29,7 +29,7 @@ from ampft.models.weights import weights_size
 from ampft.precision.float32_modules import apply_patterns
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
-from ampft.text.numbers import byte_sizes
+from ampft.text.numbers import byte_sizes, counted
 
 MODEL_NAME_FLAG = "--model_name_or_path"
 SAVED_MODEL_FLAG = "--model"
@@ -49,7 +49,12 @@ REMEDIES = {
 
 
 def load_pretrained(
-    auto_class: Any, path: str, label_arguments: Mapping[str, Any], *, trust_remote_code: bool
+    auto_class: Any,
+    path: str,
+    label_arguments: Mapping[str, Any],
+    *,
+    trust_remote_code: bool,
+    as_it_is: bool = False,
 ) -> tuple[Any, tuple[str, ...]]:
     """Return a model of transformers in float32, and notes on its head for the user.
 
@@ -63,12 +68,21 @@ def load_pretrained(
         label_arguments: Arguments of the configuration that describe the labels of the data:
             `id2label` with their names in order, `num_labels` and so on.
         trust_remote_code: Whether code from the model's repository may run.
+        as_it_is: Whether no weight may be new, because nothing is trained.
 
     Raises:
         InputError: The model cannot be loaded, its weights are not finite, a weight below the head
             is missing or has another shape than the configuration says, or its attention ignores
             dropout.
     """
+    if as_it_is:
+        return _load_as_it_is(auto_class, path, label_arguments, trust_remote_code)
+    if _holds_only_adapters(path):
+        raise InputError(
+            f"{MODEL_NAME_FLAG} {path}: this folder holds adapters without their base model. Give "
+            "the folder of the run that merged them, train with --merge_lora, or give the base "
+            "model."
+        )
     source = WeightsSource(path)
     config = load_config(path, trust_remote_code=trust_remote_code)
     arguments = {"trust_remote_code": trust_remote_code, **label_arguments}
@@ -90,6 +104,47 @@ def load_pretrained(
     return model, _head_notes(old_labels, differences, unexpected)
 
 
+def _load_as_it_is(
+    auto_class: Any, path: str, label_arguments: Mapping[str, Any], trust_remote_code: bool
+) -> tuple[Any, tuple[str, ...]]:
+    """Return a model with the head that it has, and notes; see `load_pretrained`.
+
+    Adapters in a folder without their base model are merged into it.
+    """
+    notes: tuple[str, ...] = ("as it is: nothing is trained",)
+    adapter = read_adapter(Path(path)) if _holds_only_adapters(path) else None
+    if adapter is None:
+        source = WeightsSource(path)
+        config = load_config(path, trust_remote_code=trust_remote_code)
+        arguments = {"trust_remote_code": trust_remote_code}
+        model, loading = _load(auto_class, source, config, arguments)
+        if differences := _differences(loading):
+            raise InputError(
+                f"{MODEL_NAME_FLAG} {path}: these weights of {type(model).__name__} would be new, "
+                f"so there is no trained model to evaluate: {_listed(sorted(differences))}. Give a "
+                "model that was trained for this task, or add --do_train."
+            )
+        check_weights_finite(model, source)
+        notes += _head_notes(None, (), loading["unexpected_keys"])
+    else:
+        model = _load_with_adapter(auto_class, adapter, MODEL_NAME_FLAG)
+        merge_adapters(model)
+        notes += (f"adapters merged into {adapter.base}",)
+    needed, found = label_arguments["num_labels"], model.config.num_labels
+    kind, trained_for = label_arguments.get("problem_type"), model.config.problem_type
+    problem = ""
+    if found != needed:
+        problem = f"has {counted(found, 'output')}, and the task needs {needed}"
+    elif None not in (kind, trained_for) and kind != trained_for:
+        problem = f"was trained for {trained_for}, and the task is {kind}"
+    if problem:
+        raise InputError(
+            f"{MODEL_NAME_FLAG} {path}: the model {problem}. Choose the --task of the model, give "
+            "another model, or add --do_train."
+        )
+    return model, notes
+
+
 def load_or_create(
     model_class: str,
     path: str | None,
@@ -98,6 +153,7 @@ def load_or_create(
     *,
     trust_remote_code: bool,
     gradient_checkpointing: bool,
+    as_it_is: bool = False,
 ) -> tuple[Any, str, tuple[str, ...]]:
     """Return a model in float32, its name, and notes: the named one, or one with random weights.
 
@@ -107,6 +163,7 @@ def load_or_create(
         default: Function that returns configuration and name of the default model.
         trust_remote_code: Whether code from the model's repository may run.
         gradient_checkpointing: Whether activations are recomputed in the backward pass.
+        as_it_is: Whether no weight may be new, because nothing is trained.
 
     Raises:
         InputError: The model cannot be loaded, or does not support gradient checkpointing.
@@ -118,7 +175,11 @@ def load_or_create(
         model = auto_class.from_config(config)
     else:
         model, notes = load_pretrained(
-            auto_class, path, label_arguments, trust_remote_code=trust_remote_code
+            auto_class,
+            path,
+            label_arguments,
+            trust_remote_code=trust_remote_code,
+            as_it_is=as_it_is,
         )
         name = path
     if gradient_checkpointing:
@@ -138,11 +199,8 @@ def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FL
         InputError: The configuration cannot be loaded, or a size in it is out of range.
     """
     check_model_name(path, flag=flag)
-    if (Path(path) / ADAPTER_CONFIG).is_file() and not (Path(path) / "config.json").exists():
-        raise InputError(
-            f"{flag} {path}: this folder holds adapters without their base model. Give the folder "
-            "of the run that merged them, train with --merge_lora, or give the base model."
-        )
+    if _holds_only_adapters(path) and (adapter := read_adapter(Path(path))) is not None:
+        return _config_with_adapter(adapter, flag)
     try:
         values, _ = PreTrainedConfig.get_config_dict(path)
         check_config_sizes(values, f"{flag} {path}", REMEDIES[flag])
@@ -151,6 +209,22 @@ def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FL
         raise
     except Exception as error:  # a damaged config.json can raise any error
         raise loading_error(path, error, flag=flag) from error
+
+
+def _holds_only_adapters(path: str) -> bool:
+    """Return whether a folder holds adapters without their base model."""
+    folder = Path(path)
+    return (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").exists()
+
+
+def _config_with_adapter(adapter: SavedAdapter, flag: str) -> Any:
+    """Return the configuration of a base model with the labels of its adapters."""
+    config = load_config(_base_of(adapter), trust_remote_code=False, flag=flag)
+    return type(config).from_dict(dict(adapter.config))
+
+
+def _base_of(adapter: SavedAdapter) -> str:
+    return default_model(None)[0] if adapter.base == HUB_ID else adapter.base
 
 
 def check_model_name(path: str, *, flag: str = MODEL_NAME_FLAG) -> None:
@@ -216,9 +290,7 @@ def load_saved(
 
 def _load_with_adapter(auto_class: Any, adapter: SavedAdapter, flag: str) -> Any:
     """Return the base of saved adapters with these and their head, in float32."""
-    source = WeightsSource(default_model(None)[0] if adapter.base == HUB_ID else adapter.base, flag)
-    config = load_config(source.path, trust_remote_code=False, flag=flag)
-    config = type(config).from_dict(dict(adapter.config))
+    source, config = WeightsSource(_base_of(adapter), flag), _config_with_adapter(adapter, flag)
     with torch.random.fork_rng(devices=[]):  # for the head and the adapters, which are replaced
         model, loading = _load(auto_class, source, config, {"config": config})
         head = head_names(model)

@@ -93,7 +93,7 @@ class History:
             except IsADirectoryError as error:  # since the run wrote it
                 raise self._changed() from error
         self._bar = progress_bar(
-            shown=self.accelerator.is_main_process,
+            shown=self.accelerator.is_main_process and self.total_steps > 0,
             total=self.total_steps,
             initial=self.steps,
             desc="training",

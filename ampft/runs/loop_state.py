@@ -177,7 +177,8 @@ class LoopState(Generic[P]):
             name: value for part in self.graphs or () for name, value in part.as_dict().items()
         }
         used = {"cuda_graphs": graphs} if graphs else {}
-        return {**self.history.timings(), "covers": covers, **used}
+        steps = self.history.timings() if self.history.steps else {}
+        return {**steps, "covers": covers, **used}
 
     def record(self, status: str) -> RunRecord:
         """Return the record of the run so far.

@@ -32,7 +32,7 @@ from ampft.precision.resolve import resolve
 from ampft.registry import found
 from ampft.runs.record import RunRecord
 from ampft.runs.run_text import problem_of, task_row
-from ampft.tasks.outcome import Problem
+from ampft.tasks.outcome import Problem, problem_with_rule
 
 IntArray = npt.NDArray[np.int64]
 
@@ -51,10 +51,7 @@ def saved_problem(record: RunRecord, folder: Path) -> Problem:
                 "is missing. An earlier version of ampft trained it: repeat the run."
             )
         return problem_type.from_arguments(tuple(record.label_names), record.arguments)
-    rule = contract.rule
-    decided = {"threshold": rule.threshold, "label_separator": rule.separator}
-    decided |= rule.decisions.entries(rule.label_names)
-    return problem_type.from_arguments(rule.label_names, decided)
+    return problem_with_rule(problem_type, contract.rule)
 
 
 @dataclass(frozen=True, eq=False)

@@ -170,7 +170,7 @@ def prepare_training(
     before = loaded = loaded or task.load_model()
     check_float32_modules(loaded.model, precision)
     if is_new:
-        if begins_at_probe(args, loaded):
+        if not args.evaluated and begins_at_probe(args, loaded):
             print_phase("fitting the head")
             loaded = with_head_of_training(args, task, loaded, accelerator)
         is_probed = loaded is not before
@@ -190,6 +190,11 @@ def prepare_training(
     step_batches = replace(
         step_batches, finish=_finish(args, precision, accelerator, loaded, step_batches)
     )
+    if args.evaluated and precision.properties.stores_16_bits:
+        raise InputError(
+            f"--mixed_precision {precision.mode} stores all weights in 16 bits, and a model that "
+            "is only evaluated keeps its own. Use --mixed_precision bf16 or fp32."
+        )
     chosen = args
     args = args.with_epochs(
         len(step_batches),

@@ -112,12 +112,15 @@ class Prepared:
     @property
     def final_split(self) -> str:
         """The split of the final report: test if it exists, otherwise validation."""
+        if self.args.evaluated:
+            return self.args.evaluated[-1]
         return "test" if "test" in self.task.data.splits else "validation"
 
     @property
     def selects_best(self) -> bool:
         """Whether the best weights on the validation split are kept."""
-        return "validation" in self.task.data.splits and self.args.load_best_model_at_end
+        is_asked = self.args.load_best_model_at_end and not self.args.evaluated
+        return is_asked and "validation" in self.task.data.splits
 
     @property
     def can_resume(self) -> bool:
@@ -127,6 +130,8 @@ class Prepared:
 
 def total_steps_of(args: ClassifyArguments, step_batches: StepBatches) -> int:
     """Return the optimizer steps of a whole training."""
+    if args.evaluated:
+        return 0
     assert args.num_train_epochs is not None, "prepare_training() chooses the default"
     return args.max_train_steps or args.num_train_epochs * len(step_batches)
 

@@ -132,13 +132,15 @@ def _joins(record: RunRecord) -> str:
 def _introduction(record: RunRecord, report: Report, *, has_interval: bool) -> str:
     interval = accuracy_interval(record, report) if has_interval else None
     suffix = "" if interval is None else f" ({interval_text(interval)}, for this model only)"
-    purpose = f"distinguish {counted(len(record.label_names), 'class')}"
-    if task_row(record).number_labels:
-        purpose = f"predict the number {code(record.label_names[0])}"
+    purpose = f"fine-tuned to distinguish {counted(len(record.label_names), 'class')}"
+    if record.arguments.get("evaluate_only"):
+        purpose = "evaluated as it is, without training"
+    elif task_row(record).number_labels:
+        purpose = f"fine-tuned to predict the number {code(record.label_names[0])}"
     return (
         f"# {code(published_model_name(record))} on {code(published_data_name(record))}\n\n"
         f"{prose(record.model.architecture)}, {record.model.parameters / 1e6:.1f} M parameters, "
-        f"fine-tuned to {purpose}. "
+        f"{purpose}. "
         f"On {code(report.split)} ({counted(report.examples, 'example')}): "
         f"{main_metrics_text(problem_of(record), report.metrics())}{suffix}."
     )
@@ -178,10 +180,7 @@ def _served_back(record: RunRecord) -> str:
     part = record.served_back
     if part is None:
         return ""
-    sentences = (
-        f"Asked after the training about rows of {part.split}: {part.text()}.",
-        *part.notes,
-    )
+    sentences = (f"Asked afterwards about rows of {part.split}: {part.text()}.", *part.notes)
     return " ".join(map(prose, sentences))
 
 
@@ -249,9 +248,12 @@ def _use_of_adapter(record: RunRecord, arguments: str, model: str) -> str:
 def _precision(record: RunRecord) -> str:
     executed = record.precision.summary
     storage = record.precision.resolved.get("storage_dtype") or "float32"
-    measured = f"\n\nMeasured in the first step: {prose(executed)}." if executed else ""
+    done, when = "Trained", "in the first step"
+    if record.arguments.get("evaluate_only"):
+        done, when = "Evaluated", "in the first batch"
+    measured = f"\n\nMeasured {when}: {prose(executed)}." if executed else ""
     return (
-        f"## Precision\n\nTrained in {prose(describe_precision(record))}.{measured}\n\n"
+        f"## Precision\n\n{done} in {prose(describe_precision(record))}.{measured}\n\n"
         f"The saved weights are {prose(str(storage))}; the model runs in any precision."
     )
 
@@ -279,6 +281,8 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
     cpu = record.hardware.get("cpu")
     gpus = record.hardware.get("gpus") or []
     machine = ", ".join(str(gpu) for gpu in gpus) if gpus else str(cpu or "an unknown CPU")
+    if record.arguments.get("evaluate_only"):
+        return f"## Training\n\nNone: the weights are those of the model.{RECORDS * has_record}"
     best = ""
     if record.best is not None:
         best = (

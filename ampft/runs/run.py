@@ -119,6 +119,9 @@ def _write_final_results(
     """
     prepared = state.prepared
     args, task, split = prepared.args, prepared.task, prepared.final_split
+    for other in args.evaluated[:-1]:
+        evaluated = predict(state, model, other, poll=poll)
+        required_feature(state.features, Validations).at_evaluation(evaluated)
     outcome = predict(state, model, split, poll=poll)
     memory = state.memory()  # before predicting in fp32, which only comparisons do
     outcome_fp32 = None
@@ -183,7 +186,7 @@ def _simple_methods(
     name = MEAN_LABEL if prepared.task.row.number_labels else FREQUENCIES
     methods: dict[str, Callable[[], Outcome]] = {name: lambda: constant}
     simple = found("simple methods")
-    if simple is not None and args.baseline is not False:
+    if simple is not None and args.baseline is not False and not args.evaluated:
         training = timings.get("training_seconds") or 0.0
         seconds = None if args.baseline else max(simple.SHARE * training, simple.LEAST_SECONDS)
         if seconds is not None and left is not None:
@@ -200,12 +203,15 @@ def _final_warnings(
 ) -> dict[str, str]:
     prepared, parts = state.prepared, required_feature(state.features, Validations).parts
     losses, chance = state.history.losses, chance_loss(prepared.task)
+    of_batch_norm = batch_norm_warnings(prepared.loaded.model, state.retries.step_batches)
+    if prepared.args.evaluated:  # they are about the gradient
+        of_batch_norm = {}
     return {
         **result_warnings(losses, chance, outcome, constant, groups),
         **validation_warnings([part.metrics for part in parts]),
         **state.warnings(),
         **partial_compilation_warning(prepared.accelerator),
-        **batch_norm_warnings(prepared.loaded.model, state.retries.step_batches),
+        **of_batch_norm,
     }
 
 
@@ -223,7 +229,10 @@ def _save(
     check_disk_space(folder.path, weights_size(plain), "saving the model")
     contract = prepared.task.contract
     if contract is not None:
-        rule = replace(contract.rule, separator=prepared.args.label_separator)
+        separator = prepared.args.label_separator
+        if prepared.args.evaluated:  # the model's own contract stays
+            separator = contract.rule.separator
+        rule = replace(contract.rule, separator=separator)
         contract = replace(contract, rule=rule)
         write_text(stage / CONTRACT_NAME, contract.text())
     for feature in state.features:
@@ -243,9 +252,10 @@ def _metrics(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
 def _timings(state: RunState, model: nn.Module) -> dict[str, Any]:
     """Return the speed of the training, and what features measure of it."""
     prepared, timings, batches = state.prepared, state.timings(), state.retries.step_batches
-    timings |= doubled_batch_timings(
-        prepared.accelerator, model, prepared.task.loss, batches, timings.get("cuda_graphs")
-    )
+    if not prepared.args.evaluated:
+        timings |= doubled_batch_timings(
+            prepared.accelerator, model, prepared.task.loss, batches, timings.get("cuda_graphs")
+        )
     for feature in state.features:
         timings |= feature.timings(timings)
     return timings

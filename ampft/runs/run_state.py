@@ -106,7 +106,9 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         ),
         scaled_head(prepared, write),
         AdapterMerging(prepared.plain_model, prepared.loaded) if args.merges_lora else None,
-        UtilisationMeasurement(
+        None
+        if args.evaluated
+        else UtilisationMeasurement(
             accelerator,
             prepared.plain_model,
             prepared.precision,

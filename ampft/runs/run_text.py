@@ -340,5 +340,7 @@ def describe_lost_updates(record: RunRecord) -> str:
 def describe_steps(record: RunRecord) -> str:
     """Return the numbers of optimizer steps that were applied and skipped."""
     steps = record.steps
+    if not steps.total:
+        return "none: the model was evaluated as it is"
     applied = f"{steps.applied:,} of {steps.total:,} applied"
     return f"{applied}, {steps.skipped:,} skipped" if steps.skipped else applied

@@ -58,7 +58,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     if accelerator.is_main_process:
         lines = plan_lines(prepared) + ([] if point is None else [_start_line(prepared, point)])
         print_line("\n".join(lines))
-        if (timing := found("expected time")) is not None:
+        if (timing := found("expected time")) is not None and prepared.total_steps:
             timing.print_expected_time(prepared)
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, prepared.folder)
     prepared = replace(prepared, output_dir=output_dir)
@@ -74,14 +74,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
     precision, task, loaded = prepared.precision, prepared.task, prepared.loaded
     weights = sum(weight_counts(loaded.model).values()) / 1e6
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in task.data.splits.items())
-    args, batches, steps = prepared.args, prepared.step_batches, prepared.total_steps
-    processes = counted(batches.world_size, "process")
-    micro_batches = counted(batches.micro_batches, "micro-batch")
-    micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
-    suffix = ", the largest that fit" if prepared.args.auto_micro_batch else ""
-    optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
-    ema = args.ema_decay
-    decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
+    args = prepared.args
     return [
         labelled("device", _describe_device(prepared.accelerator, prepared.args.fsdp_gathers)),
         labelled(
@@ -105,15 +98,30 @@ def plan_lines(prepared: Prepared) -> list[str]:
             *task.notes,
         ),
         *([labelled("read", *lines)] if (lines := receipt_lines(task.data)) else []),
-        labelled(
-            "steps",
-            f"{steps} {in_epochs(steps, len(batches))}; effective batch "
-            f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
-            f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}",
-            *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
-            *batch_norm_warnings(loaded.model, batches).values(),
-        ),
+        _steps_line(prepared),
     ]
+
+
+def _steps_line(prepared: Prepared) -> str:
+    """Return the line of the plan about the steps: how many there are, and how they are made."""
+    args, batches, steps = prepared.args, prepared.step_batches, prepared.total_steps
+    if args.evaluated:
+        return labelled("steps", f"none: the model is evaluated on {' and '.join(args.evaluated)}")
+    processes = counted(batches.world_size, "process")
+    micro_batches = counted(batches.micro_batches, "micro-batch")
+    micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
+    suffix = ", the largest that fit" if args.auto_micro_batch else ""
+    optimizer = "" if args.optim == ADAMW else f"{OPTIMIZERS[args.optim].title}, "
+    ema = args.ema_decay
+    decay = "" if args.layer_decay is None else f", times {args.layer_decay:g} per layer below"
+    return labelled(
+        "steps",
+        f"{steps} {in_epochs(steps, len(batches))}; effective batch "
+        f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
+        f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}",
+        *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
+        *batch_norm_warnings(prepared.loaded.model, batches).values(),
+    )
 
 
 def _describe_device(accelerator: Accelerator, gathers: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkab
 import numpy as np
 import numpy.typing as npt
 
-from ampft.decision import Decisions
+from ampft.decision import Decisions, Rule
 from ampft.errors import listed
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums, Metric
@@ -324,6 +324,13 @@ def check_ids_complete(ids: IntArray, n: int) -> None:
             f"an evaluation must count each of {n} examples once, received {ids.size} ids: "
             + "; ".join(problems)
         )
+
+
+def problem_with_rule(problem_type: type[Problem], rule: Rule) -> Problem:
+    """Return the problem of a saved model, with the labels and decisions of its contract."""
+    decided = {"threshold": rule.threshold, "label_separator": rule.separator}
+    decided |= rule.decisions.entries(rule.label_names)
+    return problem_type.from_arguments(rule.label_names, decided)
 
 
 def label_config_arguments(problem: Problem) -> dict[str, Any]:

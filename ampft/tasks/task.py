@@ -24,17 +24,19 @@ from ampft.data.step_batches import (
     ScaledExamples,
 )
 from ampft.decision import Contract
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted_list
 from ampft.kinds.inputs import DrawsPredictions, Inputs, LabellingInputs, PredictedMasks
 from ampft.kinds.logits import LABEL_WEIGHTS, forward_logits
 from ampft.models.adapters import check_whole_layers, restrict_training
 from ampft.models.freezing import last_layers
+from ampft.models.pretrained import load_config
+from ampft.models.tokenizer import read_contract
 from ampft.models.weights import LoadedModel
 from ampft.precision.float32_modules import apply_patterns, description, replaced_forwards
 from ampft.precision.resolve import Precision
 from ampft.precision.transfer import to_device
 from ampft.tasks import TaskRow
-from ampft.tasks.outcome import Outcome, Problem, label_config_arguments
+from ampft.tasks.outcome import Outcome, Problem, label_config_arguments, problem_with_rule
 from ampft.tasks.table import TASKS, default_task
 from ampft.tasks.task_settings import TaskSettings
 
@@ -129,7 +131,8 @@ class Task:
         loaded = self.inputs.load_model(self.row.model_class, arguments, self.settings)
         loaded = restrict_training(loaded, self.settings)
         begin = getattr(self.problem, "begin_head", None)
-        if begin is not None and self._has_new_head(loaded.model):
+        is_trained = self.settings.evaluate_only is None
+        if is_trained and begin is not None and self._has_new_head(loaded.model):
             for layer in last_layers(loaded.model, len(self.label_names)).values():
                 begin(layer)
         # Afterwards, so that a layer with adapters is kept as a whole.
@@ -268,7 +271,41 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
     inputs = kind.tensors.prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data
     labels = {split: source.labels(split) for split in data.splits}
+    if settings.evaluate_only is not None:
+        problem = _trained_problem(name, row, data, settings)
+        return Task(name, row, data, settings, problem, inputs, labels)
     given = {"weights": data.weights("train")} if row.number_labels else {}
     make = row.problem_type().from_settings
     problem = make(data.label_names, labels["train"], settings, **given)
     return Task(name, row, data, settings, problem, inputs, labels)
+
+
+def _trained_problem(
+    name: str, row: TaskRow, data: ClassificationData, settings: TaskSettings
+) -> Problem:
+    """Return the problem of a model that is evaluated as it is, with the decisions in its contract.
+
+    Raises:
+        InputError: The model has other labels than the data, or decides for another task.
+    """
+    path, given = str(settings.model_path), asdict(settings)
+    contract = read_contract(Path(path))
+    if contract is None:
+        names = data.label_names
+    elif contract.task == name:
+        return problem_with_rule(row.problem_type(), contract.rule)
+    else:
+        raise InputError(
+            f"--model_name_or_path {path}: the model was trained with --task {contract.task}, and "
+            f"the task is {name}. Add --task {contract.task}."
+        )
+    labels = load_config(path, trust_remote_code=settings.trust_remote_code).id2label
+    trained = tuple(labels[index] for index in sorted(labels))
+    if not row.number_labels and trained != names:
+        raise InputError(
+            f"--model_name_or_path {path}: its labels are {quoted_list(trained)}, and those of "
+            f"{data.name} are {quoted_list(names)}. A model that is only evaluated keeps its "
+            "labels: name those of the data as the model does, in the same order, or add "
+            "--do_train."
+        )
+    return row.problem_type().from_arguments(names, given)

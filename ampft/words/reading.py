@@ -17,12 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from ampft.data.assembly import sort_names
 from ampft.data.columns import LABEL_FLAG, DataColumns, refuse_rejected
 from ampft.data.dataset import RAW_TEXT_COLUMN, cells
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import LabelledRows, concatenated
-from ampft.data.row_labels import RowLabels, UnitLabels
+from ampft.data.row_labels import (
+    NO_LABEL,
+    UNLABELLED,
+    LabelParser,
+    RowLabels,
+    UnitLabels,
+    sort_names,
+)
 from ampft.data.sources.arrow_rows import write_arrow
 from ampft.data.sources.readers import FLAGS, OF_TABLES, open_table, open_tables
 from ampft.data.sources.source_table import SourceTable, as_text, refuse_surrogates
@@ -152,7 +158,7 @@ def read_token_tables(
     }
     train = read["train"]
     has_lists = not (columns.are_spans or first.has_line_per_word)
-    if has_lists and all(part.labels.counts.max(initial=0) < 2 for part in train):
+    if has_lists and all(part.labels.counts.max(initial=2) < 2 for part in train):
         raise InputError(
             f"{first.origin}: each row has one word, so the sentences are not known. Write a "
             ".conll file: a word and its tag per line, and a blank line after each sentence."
@@ -216,10 +222,7 @@ def _prepared_columns(columns: DataColumns) -> tuple[str, ...]:
 def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) -> LabelledRows:
     """Return the usable rows of one file or split, with their tags in any scheme."""
     (word_column,), tag_column = columns.inputs, columns.labels.title
-    declared = table.classes.get(tag_column)
-    if declared is None and request.class_names_file is not None:
-        entries = read_class_names(Path(request.class_names_file))
-        declared = tuple(entry.name for entry in entries)
+    declared = _declared_tags(table, tag_column, request)
     index: dict[str, int] = {}
     codes, counts, numbers, empty = array("q"), array("q"), array("q"), array("q")
     left_out: Counter[str] = Counter()
@@ -244,6 +247,7 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
             if ignored := set(tags).intersection(request.ignored_labels):
                 left_out[min(ignored)] += 1
                 continue
+            _refuse_no_label(tags, columns.labels, place)
             if not words:
                 empty.append(number)
                 continue
@@ -281,6 +285,25 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
         ignored=frozenset(left_out),
         notes=tuple(notes),
     )
+
+
+def _declared_tags(table: SourceTable, column: str, request: DataRequest) -> tuple[str, ...] | None:
+    """Return the names of tags that are numbers, from the source or from a file of names."""
+    declared = table.classes.get(column)
+    if declared is None and request.class_names_file is not None:
+        entries = read_class_names(Path(request.class_names_file))
+        return tuple(entry.name for entry in entries)
+    return declared
+
+
+def _refuse_no_label(tags: Sequence[str], labels: LabelParser, place: str) -> None:
+    """Raise InputError for a tag that stands for no label, as -100 does."""
+    if unlabelled := sorted(labels.no_label.intersection(tags)):
+        raise InputError(
+            f"{place}: the tag {unlabelled[0]} in column {quoted(labels.title)} stands for no"
+            f" label. Pass --ignore_label {','.join(unlabelled)} to leave such rows out, or write a"
+            " tag for each word, such as O."
+        )
 
 
 def _sentences(rows: LabelledRows) -> Iterator[list[str]]:
@@ -350,7 +373,8 @@ def _read_cells(
     for number, word in enumerate(words, start=1):
         if as_text(word, place, word_column) is None:
             raise InputError(f"{place}: word {number} is empty. Remove it and its tag.")
-    if declared is None and all(type(tag) is int and tag >= 0 for tag in tags):
+    codes = columns.labels.no_label
+    if declared is None and all(type(t) is int and (t >= 0 or str(t) in codes) for t in tags):
         names = list(map(str, tags))
     else:
         names = [_tag_name(tag, tag_column, declared, place) for tag in tags]
@@ -366,6 +390,8 @@ def _tag_name(tag: Any, column: str, declared: tuple[str, ...] | None, place: st
             return name
         tag = int(name)  # as a text file has numbers
     is_index = isinstance(tag, int) and not isinstance(tag, bool)
+    if is_index and tag in (NO_LABEL, UNLABELLED):
+        return str(tag)
     if is_index and declared is not None and 0 <= tag < len(declared):
         return declared[tag]
     hint = " Write the names of the tags." if is_index else ""

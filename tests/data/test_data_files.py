@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -10,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import ClassLabel, Features, Value
 from tiny_files import GOOD, NO_SPLITS, ROWS, csv_of, load, rows_of
 
 from ampft import ownership
@@ -35,15 +38,10 @@ REFUSED = {
         "text,label\na,0\n,1\n  ,1\nd,1\n",
         r"train\.csv, lines 3, 4: nothing in column 'text' .*--drop_missing_text",
     ),
-    "label -1": (
-        "train.csv",
-        "text,label\na,0\nb,-1\nc,1\n",
-        r"line 3: the label .*--ignore_label",
-    ),
     "label -100": (
         "train.csv",
         "text,label\na,0\nb,-100\nc,1\n",
-        r"line 3: the label .* is -1 or -100",
+        r"line 3: the label .* is -100, .* \(1 of 3 rows\)\. Pass --ignore_label -100 to leave",
     ),
     "one class only": ("train.csv", "text,label\na,x\nb,x\n", r"all 2 rows have the label 'x'"),
     "empty file": ("train.csv", "", r"train\.csv: the file is empty"),
@@ -466,12 +464,45 @@ def test_near_duplicate_labels_are_reported_and_not_merged(tmp_path, labels):
     assert any(repr(labels[0]) in n and "several spellings" in n for n in data.notes)
 
 
-@pytest.mark.parametrize("label", ["nan", "NaN", "NA", "None", " null", "-", "?"])
+@pytest.mark.parametrize("label", ["nan", "NaN", "NA", "None", " null", "-", "?", "-1"])
 def test_labels_that_often_stand_for_none_are_said(tmp_path, label):
-    data = load(tmp_path, csv_of([("u", label), ("v", "b"), ("w", "c")]))
+    content = csv_of([("u", label), ("v", "b"), ("w", "c")])
+    data = load(tmp_path, content)
     assert set(data.label_names) == {label, "b", "c"}
-    assert any(f"pass --ignore_label {label.strip()}." in note for note in data.notes)
-    assert load(tmp_path, csv_of([("u", "a"), ("v", "b")]), ignore_label=label).label_names
+    (flag,) = re.findall(r"If it does, pass --ignore_label (\S+)\.", " ".join(data.notes))
+    assert load(tmp_path, content, ignore_label=shlex.split(flag)[0]).label_names == ("b", "c")
+
+
+@pytest.mark.parametrize("labels", [(-1, 1), (-1.0, 1.0), (-2, -1, 0, 1, 2), (-1, 0, 1)])
+@pytest.mark.parametrize("name", ["train.csv", "train.json", "train.parquet"])
+def test_minus_one_is_a_class(tmp_path, labels, name):
+    rows = [(f"t{i}", label) for i, label in enumerate(labels * 3)]
+    path = tmp_path / name
+    texts, of_rows = zip(*rows, strict=True)
+    if name.endswith("parquet"):
+        pq.write_table(pa.table({"text": texts, "label": of_rows}), path)
+    elif name.endswith("json"):
+        path.write_text(json.dumps([{"text": t, "label": y} for t, y in rows]))
+    else:
+        path.write_text(csv_of([(t, str(y)) for t, y in rows]))
+    data = load_data(DataRequest(train_file=path, **NO_SPLITS))
+    assert data.label_names == tuple(map(str, sorted(labels)))
+    assert rows_of(data) == [(t, str(y)) for t, y in rows]
+    # Beside 0 and 1 alone it may stand for no label.
+    said = [note for note in data.notes if "pass --ignore_label -1." in note]
+    assert len(said) == (labels == (-1, 0, 1))
+
+
+@pytest.mark.parametrize("code", [-1, -100])
+def test_minus_one_is_no_class_beside_declared_ones(tmp_path, code):
+    path = tmp_path / "train.parquet"
+    table = pa.table({"text": ["a", "b", "c"], "label": [0, code, 1]})
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["x", "y"])})
+    pq.write_table(table.cast(features.arrow_schema), path)
+    with pytest.raises(InputError, match=rf"row 2: .* Pass --ignore_label {code} to leave"):
+        load_data(DataRequest(train_file=path, **NO_SPLITS))
+    data = load_data(DataRequest(train_file=path, ignore_label=str(code), **NO_SPLITS))
+    assert rows_of(data) == [("a", "x"), ("c", "y")]
 
 
 def test_a_column_of_images_and_one_of_sounds_are_refused(tmp_path):

@@ -1,5 +1,7 @@
 """Folders of images and sounds: what is read, what is converted and said, what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 import soundfile
@@ -228,17 +230,69 @@ def test_splits_without_class_folders_are_no_classes(tmp_path, names):
         load(tmp_path)
 
 
+def metadata_folder(folder, kind, table, splits=("train",)):
+    """Write files and a table of them for each split; a split called "" has no folder."""
+    for number, split in enumerate(splits):
+        (folder / split).mkdir(exist_ok=True)
+        rows = []
+        for index in range(8):
+            if kind == "image":
+                picture(10 * number + index).save(folder / split / f"{index}.png")
+                name = f"{index}.png"
+            else:
+                name = f"{index}.wav"
+                sound = tone(500 + 500 * (index % 2), 10 * number + index)
+                soundfile.write(folder / split / name, sound, 8000)
+            rows.append({"file_name": name, "text": "said", "label": ["007", "NA"][index % 2]})
+        if table.endswith("csv"):
+            lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
+            (folder / split / table).write_text("\n".join(lines))
+        else:
+            (folder / split / table).write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
 @pytest.mark.add_ons
-def test_metadata_of_images_are_read_by_datasets(tmp_path):
-    (tmp_path / "train").mkdir()
-    for number in range(8):
-        picture(number).save(tmp_path / "train" / f"{number}.png")
-    rows = "".join(f"{number}.png,{'ab'[number % 2]}\n" for number in range(8))
-    (tmp_path / "train" / "metadata.csv").write_text(f"file_name,label\n{rows}")
-    data = load(tmp_path, **NO_SPLITS)
-    assert (data.label_names, sizes(data)) == (("a", "b"), {"train": 8})
-    note = f"{tmp_path}/train/metadata.csv: `datasets` reads 007 as 7, NA as missing"
-    assert any(each.startswith(note) for each in data.notes)
+@pytest.mark.parametrize("splits", [("train",), ("",), ("train", "validation", "test")])
+@pytest.mark.parametrize(
+    ("kind", "table"), [("image", "metadata.csv"), ("sound", "metadata.csv"),
+                        ("sound", "metadata.jsonl")],
+)  # fmt: skip
+def test_files_with_a_table_of_metadata(tmp_path, kind, table, splits):
+    folder = metadata_folder(tmp_path, kind, table, splits)
+    fractions = NO_SPLITS if len(splits) == 1 else {}
+    data = load(folder, **fractions)
+    column = {"image": "image", "sound": "audio"}[kind]
+    assert (data.kind, data.input_columns) == (kind, (column,))
+    assert data.label_names == ("007", "NA")
+    assert sizes(data) == {split or "train": 8 for split in splits}
+    assert data.labels("train").tolist() == [0, 1] * 4
+    named = load(folder, **{f"{column}_column_name": column}, **fractions)
+    assert named.fingerprints == data.fingerprints
+
+
+@pytest.mark.add_ons
+def test_files_that_metadata_do_not_list_are_said(tmp_path):
+    folder = metadata_folder(tmp_path, "image", "metadata.csv")
+    picture(9).save(folder / "train" / "more.png")
+    notes = load(folder, **NO_SPLITS).notes
+    assert any("images without a row are not used" in n and "more.png" in n for n in notes)
+
+
+@pytest.mark.add_ons
+def test_one_table_of_several_splits_is_refused(tmp_path):
+    folder = metadata_folder(tmp_path, "image", "unread.csv", ("train", "test"))
+    (folder / "metadata.csv").write_text("file_name,label\ntrain/0.png,a\ntest/1.png,b\n")
+    with pytest.raises(InputError, match="the files of 'test', 'train', which seem to be splits"):
+        load(folder)
+
+
+@pytest.mark.add_ons
+def test_two_tables_of_one_folder_are_refused(tmp_path):
+    folder = metadata_folder(tmp_path, "image", "metadata.csv")
+    (folder / "train" / "metadata.jsonl").write_text('{"file_name": "0.png", "label": "c"}')
+    with pytest.raises(InputError, match=r"metadata\.csv, metadata\.jsonl, .*Remove all but one"):
+        load(folder, **NO_SPLITS)
 
 
 def texts(folder, suffix=".txt", encoding="utf-8"):

@@ -312,7 +312,7 @@ def test_values(typed, expected):
         ("--optim paged_adamw_8bit", "Use --optim adamw_8bit"),
         ("--optim lion_8bit", "With less memory"),
         ("--task_name mrpc --dataset_name imdb", "--dataset_name names other data"),
-        ("--do_train False", "a run always trains"),
+        ("--do_train False", "nothing is left to do"),
         ("--dataloader_drop_last True", "every example counts once"),
         ("--half_precision_backend apex", "apex is not supported"),
         ("--adafactor --optim adamw_torch", "--optim adamw_torch is set too"),

@@ -500,3 +500,17 @@ def test_strings_that_python_would_join_are_no_words(tmp_path):
     text = "tokens,ner_tags\n\"['a' 'b', 'c']\",\"['O', 'B-X']\"\n\"['d']\",\"['O']\"\n"
     with pytest.raises(InputError, match="line 2: column 'tokens' must hold a list"):
         load_data(request(tmp_path / "rows.csv", text, task="tokens"))
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"), [([0, 1], [0, -100]), ([0, 1], [-1, 0]), (["O", "B-X"], ["-100", "O"])]
+)
+def test_a_tag_that_stands_for_no_label_is_refused_and_left_out_when_asked(tmp_path, good, bad):
+    tokens = [{"tokens": [f"a{i}", "b"], "ner_tags": tags} for i, tags in enumerate([good, bad])]
+    text = "".join(f"{json.dumps(row)}\n" for row in tokens)
+    path, tag = tmp_path / "train.jsonl", str(min(bad))
+    with pytest.raises(InputError, match=rf"line 2: the tag {tag} .* Pass --ignore_label {tag} "):
+        load_data(request(path, text))
+    data = load_data(request(path, text, ignore_label=tag))
+    assert words_and_tags(data) == [[("a0", str(good[0])), ("b", str(good[1]))]]
+    assert any(f"1 row with the tag '{tag}' left out" in note for note in data.notes)

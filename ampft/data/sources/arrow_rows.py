@@ -37,7 +37,8 @@ def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) ->
     labels, folder = columns.labels, Path(table.origin).parent
     # A split can declare its classes in another order than training does.
     if not labels.numbers:
-        labels = replace(labels, declared=table.classes.get(labels.columns[0]))
+        labels = replace(labels, declared=table.classes)
+        columns = replace(columns, labels=labels)
     collector = RowCollector(table, columns, request)
     count, extra = len(inputs.sources), columns.extra
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ SPLIT_NAMES = {
     "test": ("test", "testing", "test_matched"),
 }
 MEDIA_TYPES = {kind: type(media.undecoded) for kind, media in MEDIA.items()}
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 INDEX_COLUMN = "ampft_index"  # labels of the rows of a data frame
 ALLOWED = (
     "Allowed are a path, a pandas.DataFrame, a datasets.Dataset or DatasetDict, and a list of"
@@ -76,7 +77,7 @@ def load_data_set(request: DataRequest) -> DatasetDict:
     other = request.eval_dataset_config_name
     if other is None or other == request.dataset_config_name:
         return data
-    train = _used_splits(data, request)["train"]
+    train = used_splits(data, request)["train"]
     evaluation = _configuration(request, other)
     return DatasetDict({**evaluation, train: data[train]})
 
@@ -106,7 +107,12 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
             else read_dataset(name, configuration, revision=revision, cache_dir=request.cache_dir)
         )
     except Exception as error:  # downloads, caches and parsers raise many kinds
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        first: BaseException = (
+            error  # such as a missing package, below "an error occurred while generating"
+        )
+        while first.__cause__ is not None:
+            first = first.__cause__
+        reason = f"{type(first).__name__}: {' '.join(str(first).split())}"
         raise InputError(
             f"--dataset_name: cannot load {name!r}"
             + (f" with the configuration {configuration!r}" if configuration else "")
@@ -127,8 +133,19 @@ def _unread_files(folder: Path) -> str:
     endings = Counter(path.suffix.lower() for path in folder.rglob("*") if path.is_file())
     found = [f"{ending or 'no ending'} ({n})" for ending, n in endings.most_common()]
     return (
-        f" Its files: {listed(found) or 'none'}. Convert images to .png or .jpg, sounds to .wav"
-        " (ffmpeg -i IN OUT.wav), tables to .csv or .parquet, and unpack archives."
+        f" Its files: {listed(found) or 'none'}.{_conversions(endings)} Pass a table of texts, or"
+        " of paths of files, and labels with --train_file."
+    )
+
+
+def _conversions(endings: Iterable[str]) -> str:
+    """Return what files with these endings are converted to; empty if all can be read."""
+    suffixes = {suffix for kind in MEDIA.values() for suffix in kind.suffixes}
+    if {*endings} <= {*suffixes, *TABLES}:
+        return ""
+    return (
+        " Convert images to .png or .jpg, sounds to .wav (ffmpeg -i IN OUT.wav), tables to .csv or"
+        " .parquet, and unpack archives."
     )
 
 
@@ -140,7 +157,7 @@ def standard_splits(
     Raises:
         InputError: The data have no training split, or lack a split that was named.
     """
-    name, used = request.dataset_name, _used_splits(data, request)
+    name, used = request.dataset_name, used_splits(data, request)
     unused = [split for split in data if split not in used.values()]
     notes = [f"Splits of {name} that are not used: {listed(unused)}."] if unused else []
     folder = Path(str(name))  # whose splits may be folders, with metadata.csv beside images
@@ -149,7 +166,7 @@ def standard_splits(
     return {split: data[source] for split, source in used.items()}, notes
 
 
-def _used_splits(data: DatasetDict, request: DataRequest) -> dict[str, str]:
+def used_splits(data: Mapping[str, Any], request: DataRequest) -> dict[str, str]:
     """Return the splits that are used, by their use: the named ones, or those with usual names."""
     chosen, removed = request.split_names, split_names(request.remove_splits) or ()
     asked = {f"--{use}_split_name": name for use, name in chosen.items()}
@@ -167,6 +184,9 @@ def _used_splits(data: DatasetDict, request: DataRequest) -> dict[str, str]:
             used[use] = known[0]
     if len(free) == 1 and not used:
         used = {"train": free[0]}
+    if request.evaluated and "train" not in used and used:  # rows by which chance is known
+        used["train"] = next(used[s] for s in (*request.evaluated, *used) if s in used)
+        return {use: used[use] for use in SPLIT_NAMES if use in used}
     if "train" not in used:
         raise InputError(
             f"--dataset_name: {request.dataset_name} has no split called train; its splits: "

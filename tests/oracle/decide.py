@@ -1,0 +1,218 @@
+"""From a text to the answer: the saved model in float64, through transformers only."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from oracle.cases import Case, Disagreement, compare
+from oracle.draw import Drawn
+from oracle.product import RunFolder, command
+from oracle.read import kept_rows, text_of
+from oracle.train import encode, load, logits_of
+
+PRECISE = 2e-5  # of probabilities of a tiny model in float32
+
+
+def final_logits(case: Case, drawn: Drawn, run: RunFolder, split: str) -> np.ndarray:
+    """Return (n, K) logits of the saved model in float64."""
+    model, tokenizer = load(case, run.folder)
+    rows = []
+    with torch.no_grad():
+        for _, row in kept_rows(case, drawn, split):
+            windows = encode(case, tokenizer, text_of(case, drawn, row))
+            rows.append(logits_of(model, windows).numpy())
+    return np.stack(rows)
+
+
+def shares_of(case: Case, names: list[str], logits: np.ndarray, temperature: float = 1) -> Any:
+    """Return (n, K) probabilities."""
+    scores = logits / temperature
+    if case.task == "multi-label":
+        return 1 / (1 + np.exp(-scores))
+    if case.task == "columns":
+        parts = [[i for i, n in enumerate(names) if n.startswith(c)] for c in ("mood=", "topic=")]
+        shares = np.zeros_like(scores)
+        for part in parts:
+            shares[:, part] = _softmax(scores[:, part])
+        return shares
+    return _softmax(scores)
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def answer(
+    case: Case, names: list[str], shares: np.ndarray, rule: dict[str, Any]
+) -> tuple[Any, float, float]:
+    """Return the labels of a row, its confidence, and how close it was to another answer.
+
+    Args:
+        shares: (K,) probabilities.
+        rule: What was fitted on the validation split.
+    """
+    if case.task == "multi-label":
+        bounds = rule.get("label_thresholds") or [case.settings.get("threshold", 0.5)] * len(names)
+        has = shares >= np.array(bounds)
+        confidence = float(np.where(has, shares, 1 - shares).min())
+        chosen = [name for name, is_there in zip(names, has, strict=True) if is_there]
+        return chosen, confidence, float(np.abs(shares - bounds).min())
+    if case.task == "columns":
+        parts = [[i for i, n in enumerate(names) if n.startswith(c)] for c in ("mood=", "topic=")]
+        best = [max(part, key=lambda i: shares[i]) for part in parts]
+        gaps = [min([shares[b] - shares[i] for i in p if i != b], default=1)
+                for p, b in zip(parts, best, strict=True)]  # fmt: skip
+        return [names[i] for i in best], float(min(shares[best])), float(min(gaps))
+    if (bound := rule.get("threshold_of_label")) is not None:
+        positive = names.index(rule["threshold_label"])
+        chosen = positive if shares[positive] >= bound else 1 - positive
+        return names[chosen], float(shares[chosen]), float(abs(shares[positive] - bound))
+    order = np.argsort(-shares)
+    gap = shares[order[0]] - shares[order[1]] if len(order) > 1 else 1.0
+    return names[order[0]], float(shares[order[0]]), float(gap)
+
+
+def check(case: Case, drawn: Drawn, run: RunFolder, folder: Path) -> list[Disagreement]:
+    """Hold the predictions of a run, and those of another door, against the saved model."""
+    if case.task == "tokens":
+        return []
+    names = run.record["label_names"]
+    logits = final_logits(case, drawn, run, "test")
+    got = run.predictions
+    if case.task == "regression":
+        scale = max(1.0, float(np.abs(logits).max()))
+        found = compare("predictions", [row["prediction"] for row in got], logits[:, 0].tolist(),
+                        PRECISE * scale)  # fmt: skip
+        return found + DOORS[case.door](case, drawn, run, folder, [])
+    rule = run.decision["rule"]["decisions"]
+    shares = shares_of(case, names, logits, rule.get("logit_temperature") or 1.0)
+    found = compare("probabilities", [r["probabilities"] for r in got], shares.tolist(), PRECISE)
+    found = found[:1]
+    answers = [answer(case, names, row, rule) for row in shares]
+    for position, (row, (label, confidence, gap)) in enumerate(zip(got, answers, strict=True)):
+        if gap > 2 * PRECISE:
+            what = f"predictions.parquet, row {position}"
+            shown = row["prediction"]
+            shown = sorted(shown) if isinstance(label, list) else shown
+            label = sorted(label) if isinstance(label, list) else label
+            found += compare(f"{what}: prediction", shown, label)
+            found += compare(f"{what}: confidence", row["confidence"], confidence, 2 * PRECISE)
+    return found + DOORS[case.door](case, drawn, run, folder, answers)
+
+
+Answers = list[tuple[Any, float, float]]
+
+
+def no_door(*_: Any) -> list[Disagreement]:
+    return []
+
+
+def _held(case: Case, run: RunFolder, door: str, rows: list[dict[str, Any]]) -> list[Disagreement]:
+    """Hold the answers of a door against the predictions of the run."""
+    stored = run.predictions
+    found = compare(f"{door}: rows", len(rows), len(stored))
+    for position, (row, own) in enumerate(zip(rows, stored, strict=False)):
+        what = f"{door}, row {position}"
+        expected = own["prediction"]
+        if case.task == "regression":
+            found += compare(what, float(row["prediction"]), float(expected), 1e-5)
+            continue
+        shown = row["prediction"]
+        if isinstance(expected, list):
+            shown = [] if shown in ("", None) else shown
+            shown = shown.split(",") if isinstance(shown, str) else shown
+            shown, expected = sorted(shown), sorted(expected)
+        if own.get("answered") is False:
+            expected = type(shown)() if shown is not None else None
+        found += compare(f"{what}: prediction", shown, expected)
+        found += compare(f"{what}: confidence", float(row["confidence"]), own["confidence"], 1e-5)
+    return found
+
+
+def predict_file(
+    case: Case, drawn: Drawn, run: RunFolder, folder: Path, _: Answers, ending: str = "csv"
+) -> list[Disagreement]:
+    """`ampft predict` on the test file."""
+    output = folder / f"predicted.{ending}"
+    words = ["--model", run.folder, drawn.files["test"], "--output_file", output]
+    if case.settings.get("drop_missing_text"):
+        return []
+    done = command("predict", *words)
+    if done.code:
+        return [Disagreement("ampft predict", f"exit code {done.code}: {done.err[-400:]}", 0)]
+    if ending == "csv":
+        with output.open(encoding="utf-8", newline="") as file:
+            rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    elif ending == "jsonl":
+        rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    else:
+        import pyarrow.parquet as pq
+
+        rows = pq.read_table(output).to_pylist()
+    kept = {index for index, _ in kept_rows(case, drawn, "test")}
+    return _held(case, run, f"ampft predict to {ending}",
+                 [row for i, row in enumerate(rows) if i in kept])  # fmt: skip
+
+
+def python(
+    case: Case, drawn: Drawn, run: RunFolder, folder: Path, _: Answers
+) -> list[Disagreement]:
+    """`run.predict` in Python."""
+    import ampft
+
+    finished = ampft.FinishedRun(run.folder)
+    texts = [row for _, row in kept_rows(case, drawn, "test")]
+    inputs: list[Any] = [text_of(case, drawn, row) for row in texts]
+    if case.settings.get("feature_columns"):
+        inputs = texts
+    answers = finished.predict(inputs)
+    rows = answers.to_dict("records") if hasattr(answers, "to_dict") else answers
+    return _held(case, run, "run.predict", rows)
+
+
+def pipeline(
+    case: Case, drawn: Drawn, run: RunFolder, folder: Path, answers: Answers
+) -> list[Disagreement]:
+    """A plain `transformers.pipeline`, where nothing was fitted and no text is cut."""
+    from transformers import pipeline as make
+
+    is_plain = not run.decision["rule"]["decisions"] and case.task in ("text", "pairs", "ordinal")
+    if not is_plain or setting_is_windows(case):
+        return []
+    asked = make("text-classification", model=str(run.folder), device="cpu")
+    found = []
+    length = run.decision["tokenization"]["max_length"]
+    for position, (_, row) in enumerate(kept_rows(case, drawn, "test")):
+        text = text_of(case, drawn, row)
+        pair = {"text": text[0], "text_pair": text[1]} if isinstance(text, tuple) else text
+        shown = asked(pair, truncation=True, max_length=length)
+        shown = shown[0] if isinstance(shown, list) else shown
+        label, confidence, gap = answers[position]
+        if gap > 2 * PRECISE:
+            found += compare(f"pipeline, row {position}", shown["label"], label)
+            found += compare(f"pipeline, row {position}: score", shown["score"], confidence, 1e-4)
+    return found
+
+
+def setting_is_windows(case: Case) -> bool:
+    """Return whether long texts are read in windows, which a pipeline does not do."""
+    return case.settings.get("long_text") == "windows"
+
+
+Door = Callable[[Case, Drawn, RunFolder, Path, Answers], list[Disagreement]]
+DOORS: dict[str, Door] = {
+    "none": no_door,
+    "predict csv": predict_file,
+    "predict jsonl": lambda *given: predict_file(*given, "jsonl"),
+    "predict parquet": lambda *given: predict_file(*given, "parquet"),
+    "python": python,
+    "pipeline": pipeline,
+}

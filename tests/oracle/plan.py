@@ -1,0 +1,384 @@
+"""Which values every flag takes, who judges it, and how pairs of values are covered."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from oracle.cases import Case
+from oracle.draw import FAMILIES, TRAITS, Drawn
+
+TEXTS = ("text", "pairs", "multi-label", "columns", "regression", "ordinal")
+ALL = (*TEXTS, "tokens")
+CLASSES = ("text", "pairs", "ordinal")
+ONE_LABEL = ("text", "pairs")
+TASKS = (
+    "text",
+    "text",
+    "text",
+    "pairs",
+    "multi-label",
+    "regression",
+    "ordinal",
+    "columns",
+    "tokens",
+)
+
+# Who judges a flag. An answer of these oracles depends on it:
+TRAIN, READ, DECIDE, REPORT = "train", "read", "decide", "report"
+FILES = "files"  # It adds something to the run that `effects` looks for, and changes no answer.
+NOTHING = "nothing"  # The documentation says that it changes no answer.
+REASON = "reason"  # It is not drawn, because of what `why` says.
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How a flag of the product is covered."""
+
+    by: str  # Who judges it.
+    values: tuple[Any, ...] = ()  # Values that are drawn, besides none.
+    tasks: tuple[str, ...] = TEXTS  # Tasks that take it.
+    why: str = ""  # Why it is not drawn.
+
+
+def _not(why: str) -> Flag:
+    return Flag(REASON, why=why)
+
+
+_HUB = "needs the hub; tests/test_hub.py has a stand-in"
+_GPU = "has an effect on GPUs only"
+_MEDIA = "is of images, sounds or masks, which are not drawn yet"
+_SPLITS = "chooses rows at random, and no file says which; tests/data/test_data_splits.py"
+_NAMES = "says where the data are, as every case does"
+
+FLAGS: dict[str, Flag] = {
+    "cache_dir": _not(_HUB), "model_revision": _not(_HUB), "trust_remote_code": _not(_HUB),
+    "dataset_revision": _not(_HUB), "push_to_hub": _not(_HUB), "hub_model_id": _not(_HUB),
+    "hub_private_repo": _not(_HUB), "dataset_config_name": _not(_HUB),
+    "eval_dataset_config_name": _not(_HUB), "cuda_graphs": _not(_GPU), "fsdp_gathers": _not(_GPU),
+    "augment": _not(_MEDIA), "max_length_seconds": _not(_MEDIA), "image_size": _not(_MEDIA),
+    "multi_scale": _not(_MEDIA), "channels_last": _not(_MEDIA), "ignore_index": _not(_MEDIA),
+    "image_column_name": _not(_MEDIA), "audio_column_name": _not(_MEDIA),
+    "class_names_file": _not(_MEDIA), "max_train_samples": _not(_SPLITS),
+    "max_eval_samples": _not(_SPLITS), "max_predict_samples": _not(_SPLITS),
+    "validation_fraction": _not(_SPLITS), "test_fraction": _not(_SPLITS),
+    "folds": _not(_SPLITS), "fold": _not(_SPLITS), "leave_out_test": _not(_SPLITS),
+    "data_seed": _not(_SPLITS), "remove_splits": _not(_SPLITS),
+    "train_split_name": _not(_NAMES), "validation_split_name": _not(_NAMES),
+    "test_split_name": _not(_NAMES), "model_name_or_path": _not(_NAMES),
+    "dataset_name": _not(_NAMES), "train_file": _not(_NAMES), "validation_file": _not(_NAMES),
+    "test_file": _not(_NAMES), "text_column_names": _not(_NAMES),
+    "label_column_name": _not(_NAMES), "task": _not(_NAMES), "output_dir": _not(_NAMES),
+    "sheet_name": _not("is of Excel files, which are not drawn"),
+    "processor_name": _not("names the tokenizer in the folder of the model"),
+    "text_units": _not("is of files of words that the predictions divide; tests/words"),
+    "label_order": _not("ordered labels are drawn as numbers; tests/labels/test_label_order.py"),
+    "label_separator": _not("labels are drawn without separators in them"),
+    "encoding": _not("tests/data/test_data_files.py"),
+    "pooling": _not("adds a layer; tests/models/test_mean_pooling.py"),
+    "head_init": _not("begins at a regression; tests/evaluation/test_probe.py"),
+    "lora_r": _not("the start of an adapter is not in the folder; tests/models/test_adapters.py"),
+    "lora_alpha": _not("as lora_r"), "lora_dropout": _not("as lora_r"),
+    "lora_target_modules": _not("as lora_r"), "merge_lora": _not("as lora_r"),
+    "load_in_4bit": _not("as lora_r"), "fp32_modules": _not("is of 16 bits"),
+    "max_time": _not("depends on the clock"),
+    "metric": _not("needs modules of the package evaluate; tests/features/test_chosen_metrics.py"),
+    "report_to": _not("trackers write their own files; tests/recipes/test_trackers.py"),
+    "with_tracking": _not("as report_to"),
+    "overwrite_output_dir": _not("every case has a new folder"),
+    "allow_topology_change": _not("one process; tests/recipes/resumed_on_two.py"),
+    "resume_from_checkpoint": _not("is passed where a case is interrupted, see `resume`"),
+    "cpu_threads": _not("is 1 in every case"),
+    # What the weights after each step depend on.
+    "learning_rate": Flag(TRAIN, (2e-3, 5e-4)),
+    "num_train_epochs": Flag(TRAIN, (1, 2), ALL),
+    "max_train_steps": Flag(TRAIN, (5,), ALL),
+    "seed": Flag(TRAIN, (7,)),
+    "freeze": Flag(TRAIN, ("embeddings",)),
+    "train_layers": Flag(TRAIN, (0, 1)),
+    "class_weights": Flag(TRAIN, ("balanced", "list"), ("text", "pairs", "multi-label", "ordinal")),
+    "label_smoothing_factor": Flag(TRAIN, (0.2,), ("text", "pairs", "multi-label", "columns")),
+    "focal_gamma": Flag(TRAIN, (2,), ("text", "pairs", "multi-label", "columns")),
+    "huber_delta": Flag(TRAIN, (0.5,), ("regression",)),
+    "per_device_train_batch_size": Flag(TRAIN, (3, 6), ALL),
+    "gradient_accumulation_steps": Flag(TRAIN, (2,), ALL),
+    "optim": Flag(TRAIN, ("adafactor", "muon")),
+    "layer_decay": Flag(TRAIN, (0.7,)),
+    "weight_decay": Flag(TRAIN, (0.5,)),
+    "adam_beta1": Flag(TRAIN, (0.5,)),
+    "adam_beta2": Flag(TRAIN, (0.9,)),
+    "adam_epsilon": Flag(TRAIN, (1e-3,)),
+    "max_grad_norm": Flag(TRAIN, (0, 0.2)),
+    "lr_scheduler_type": Flag(TRAIN, (
+        "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
+        "inverse_sqrt")),
+    "warmup_ratio": Flag(TRAIN, (0.4,)),
+    "num_warmup_steps": Flag(TRAIN, (2,)),
+    "ema_decay": Flag(TRAIN, (0.8,)),
+    "weight_column": Flag(TRAIN, ("importance",)),
+    "max_seq_length": Flag(TRAIN, (12, 24)),
+    "long_text": Flag(TRAIN, ("windows",), ("text", "multi-label", "ordinal", "columns")),
+    "stride": Flag(TRAIN, (2,), ("text", "multi-label", "ordinal", "columns")),
+    "feature_columns": Flag(TRAIN, ("age", "user,age"), ("text", "pairs", "multi-label")),
+    "load_best_model_at_end": Flag(TRAIN, (False,), ALL),
+    "eval_steps": Flag(TRAIN, (2,), ALL),
+    "early_stopping_patience": Flag(TRAIN, (1,), ALL),
+    "metric_for_best_model": Flag(TRAIN, ("accuracy", "macro_f1"), ("text", "pairs", "ordinal")),
+    # What the rows are.
+    "drop_missing_text": Flag(READ, (True,)), "drop_missing_labels": Flag(READ, (True,)),
+    "ignore_label": Flag(READ, ("ant",), ONE_LABEL), "id_column": Flag(READ, ("id",)),
+    "group_column": Flag(READ, ("user",), TEXTS),
+    "fail_on_leak": Flag(READ, (True,)),
+    # What is decided.
+    "threshold": Flag(DECIDE, (0.3,), ("multi-label",)),
+    "calibrate": Flag(DECIDE, (True,), ("text", "pairs", "multi-label")),
+    "tune_thresholds": Flag(DECIDE, ("f1", "precision=0.6", "recall=0.9", "cost=5:1"),
+                            ("multi-label",)),
+    "positive_label": _not("of two classes with tune_thresholds; tests/tasks/test_thresholds.py"),
+    "abstain": _not("see tests/metrics/test_abstention.py"),
+    "weighted_metrics": Flag(REPORT, (True,)),
+    # What changes no answer.
+    "padding": Flag(NOTHING, (True,), ALL), "pad_to_multiple_of": Flag(NOTHING, (8,), ALL),
+    "token_buckets": Flag(NOTHING, (16,), ALL),
+    "gradient_checkpointing": Flag(NOTHING, (True,), ALL),
+    "auto_micro_batch": Flag(NOTHING, (True,)),
+    "per_device_eval_batch_size": Flag(NOTHING, (3,), ALL),
+    "use_cpu": Flag(NOTHING, (True,), ALL), "deterministic": Flag(NOTHING, (True,), ALL),
+    "dataloader_num_workers": Flag(NOTHING, (1,)),
+    "mixed_precision": Flag(NOTHING, ("no", "fp32"), ALL),
+    "on_nonfinite": Flag(NOTHING, ("skip",), ALL),
+    # What adds something to the folder.
+    "check_precision": _not("is of 16 bits; tests/recipes/test_checked_precision.py"),
+    "evaluate_fp32": Flag(FILES, (True,), ALL), "serve_back": Flag(FILES, (True,), ALL),
+    "baseline": Flag(FILES, (True,)), "history_csv": Flag(FILES, (True,), ALL),
+    "checkpointing_steps": Flag(FILES, ("2", "epoch"), ALL),
+    "checkpoint_total_limit": Flag(FILES, (1,), ALL),
+    "async_checkpoints": Flag(NOTHING, (True,), ALL),
+    "watch": Flag(FILES, (2,), ALL), "inspect_data": Flag(FILES, (True,), ONE_LABEL),
+    "perturb_initial_weights": Flag(FILES, (True,)),
+}  # fmt: skip
+
+NAMES_OF_EMBEDDINGS = ("bert", "roberta", "electra", "distilbert", "albert", "mpnet", "modernbert")
+RARE = {"baseline", "serve_back", "inspect_data", "dataloader_num_workers"}  # They take seconds.
+
+
+def conflict(task: str, family: str, s: Mapping[str, Any]) -> str:
+    """Return why settings cannot be combined, as the documentation says; empty if they can."""
+    for reason, holds in (
+        ("stride without windows", "stride" in s and s.get("long_text") != "windows"),
+        ("buckets and padding", "token_buckets" in s and "padding" in s),
+        ("columns and windows", "feature_columns" in s and s.get("long_text") == "windows"),
+        ("a multiple of what is not padded", "pad_to_multiple_of" in s and "padding" not in s),
+        ("focal and smoothing", "focal_gamma" in s and "label_smoothing_factor" in s),
+        ("no weights to count", "weighted_metrics" in s and "weight_column" not in s),
+        (
+            "weights and fitted",
+            "weighted_metrics" in s and ("calibrate" in s or "tune_thresholds" in s),
+        ),
+        (
+            "constant without warm-up",
+            s.get("lr_scheduler_type") == "constant"
+            and ("warmup_ratio" in s or "num_warmup_steps" in s),
+        ),
+        (
+            "adafactor has no moments",
+            s.get("optim") == "adafactor"
+            and any(f"adam_{n}" in s for n in ("beta1", "beta2", "epsilon")),
+        ),
+        (
+            "no validation",
+            s.get("load_best_model_at_end") is False
+            and {"eval_steps", "early_stopping_patience", "metric_for_best_model"} & set(s),
+        ),
+        (
+            "no checkpoints",
+            "checkpointing_steps" not in s
+            and {"checkpoint_total_limit", "async_checkpoints"} & set(s),
+        ),
+        ("threshold twice", "threshold" in s and "tune_thresholds" in s),
+        ("one tuple of what is trained", "freeze" in s and "train_layers" in s),
+        ("no matrix for Muon", s.get("optim") == "muon" and s.get("train_layers") == 0),
+    ):
+        if holds:
+            return reason
+    return ""
+
+
+def undecided(task: str, family: str, s: Mapping[str, Any]) -> bool:
+    """Return whether the oracle cannot speak about settings together."""
+    return bool(
+        ("freeze" in s and family not in NAMES_OF_EMBEDDINGS)
+        # Shared layers, or a name of layers that tells no depth.
+        or (family in ("albert", "t5", "deberta-v2") and {"layer_decay", "train_layers"} & set(s))
+        or (family in ("t5",) and task == "tokens")
+        or ("max_train_steps" in s and "num_train_epochs" in s)
+        or ("warmup_ratio" in s and "num_warmup_steps" in s)
+    )
+
+
+def refusal_of(case: Case, drawn: Drawn) -> str:
+    """Return why the product must refuse a case; empty if it must not."""
+    if reason := conflict(case.task, case.family, case.settings):
+        return reason
+    for part in ("text", "label"):
+        columns = drawn.texts if part == "text" else drawn.labels
+        lacks = any(row[c] is None for rows in drawn.rows.values() for row in rows for c in columns)
+        if lacks and f"drop_missing_{part}{'s' if part == 'label' else ''}" not in case.settings:
+            return f"a missing {part}"
+    return ""
+
+
+@cache
+def parameters(task: str) -> Mapping[str, Sequence[Any]]:
+    """Return all that a case of a task consists of, with the values that are drawn."""
+    given: dict[str, list[Any]] = {
+        name: [None, *flag.values]
+        for name, flag in FLAGS.items()
+        if flag.values and task in flag.tasks
+    }
+    formats = (
+        ["jsonl", "parquet"] if task == "tokens" else ["csv", "tsv", "jsonl", "parquet", "json"]
+    )
+    doors = ["none", "predict csv", "predict jsonl", "predict parquet", "python", "pipeline"]
+    return {**given, "family": list(FAMILIES), "format": formats, "door": doors}
+
+
+Pair = tuple[str, int, str, int]  # Two names, each with the index of its value.
+
+
+def pairs_of(task: str) -> list[Pair]:
+    """Return all pairs of values that a case of a task can have, in a fixed order."""
+    given = parameters(task)
+    return [
+        (a, x, b, y)
+        for a, b in itertools.combinations(sorted(given), 2)
+        for x in range(len(given[a]))
+        for y in range(len(given[b]))
+        if _fits(task, {a: given[a][x], b: given[b][y]}, closed=True)
+    ]
+
+
+def covering(task: str, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield rows of values until each possible pair of values was in one of them.
+
+    A greedy choice: of some random rows, the one with the most new pairs (Cohen et al., 1997).
+    """
+    random_ = random.Random(f"{task} {seed}")
+    queue = pairs_of(task)
+    random_.shuffle(queue)
+    missing = set(queue)
+    while queue:
+        if (pair := queue[-1]) not in missing:
+            queue.pop()
+            continue
+        candidates = [_candidate(task, pair, random_) for _ in range(4)]
+        row, covered = max(candidates, key=lambda made: len(made[1] & missing))
+        missing -= covered
+        if pair in missing:  # it cannot be in a whole row
+            queue.pop()
+        yield row
+
+
+def _candidate(task: str, pair: Pair, random_: random.Random) -> tuple[dict[str, Any], set[Pair]]:
+    """Return a row that has a pair and else random values, and the pairs in it."""
+    given = parameters(task)
+    a, x, b, y = pair
+    row = {a: given[a][x], b: given[b][y]}
+    for needed, value in _needs(row).items():
+        row.setdefault(needed, value)
+    names = [name for name in given if name not in row]
+    random_.shuffle(names)
+    for name in names:
+        values = list(given[name])
+        random_.shuffle(values)
+        if name in FLAGS and random_.random() < (0.9 if name in RARE else 0.5):
+            values = [None, *values]
+        for value in values:
+            if _fits(task, {**row, name: value}, closed=False):
+                row[name] = value
+                break
+    return row, pairs_in(task, row)
+
+
+def pairs_in(task: str, row: Mapping[str, Any]) -> set[Pair]:
+    """Return the pairs of values in a row."""
+    given = parameters(task)
+    index = {n: given[n].index(v) for n, v in row.items() if n in given and v in given[n]}
+    return {(a, index[a], b, index[b]) for a, b in itertools.combinations(sorted(index), 2)}
+
+
+def _needs(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what values of a row need to have an effect."""
+    needs: dict[str, Any] = {}
+    if row.get("stride") is not None:
+        needs["long_text"] = "windows"
+    if row.get("pad_to_multiple_of"):
+        needs["padding"] = True
+    if row.get("weighted_metrics"):
+        needs["weight_column"] = "importance"
+    if row.get("checkpoint_total_limit") or row.get("async_checkpoints"):
+        needs["checkpointing_steps"] = "2"
+    return needs
+
+
+def _fits(task: str, row: Mapping[str, Any], *, closed: bool) -> bool:
+    """Return whether a part of a row can belong to a case; `closed` adds what it needs."""
+    needs = _needs(row)
+    if closed:
+        if any(name in row and row[name] != value for name, value in needs.items()):
+            return False
+        row = {**row, **needs}
+    elif any(row.get(name, value) != value for name, value in needs.items()):
+        return False
+    else:
+        row = {**needs, **row}
+    settings = {n: v for n, v in row.items() if n in FLAGS and v is not None}
+    family = row.get("family", "bert")
+    return not conflict(task, family, settings) and not undecided(task, family, settings)
+
+
+def cases(seed: int, tasks: Sequence[str] = TASKS) -> Iterator[Case]:
+    """Yield cases without end: the rows of covering arrays of all tasks, in turn."""
+    random_ = random.Random(seed)
+    made = {task: _rows_without_end(task, seed) for task in dict.fromkeys(tasks)}
+    for task in itertools.cycle(tasks):
+        yield make_case(task, next(made[task]), random_)
+
+
+def _rows_without_end(task: str, seed: int) -> Iterator[dict[str, Any]]:
+    for round_ in itertools.count():
+        yield from covering(task, seed + 1_000_003 * round_)
+
+
+def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case:
+    """Return a case of the settings in a row, on drawn data."""
+    settings = {n: v for n, v in row.items() if n in FLAGS and v is not None}
+    settings.setdefault("learning_rate", 1e-3)
+    if "max_train_steps" not in settings:
+        settings.setdefault("num_train_epochs", 2)
+    classes = random_.choice((2, 3, 3, 4))
+    if settings.get("class_weights") == "list":
+        settings["class_weights"] = ",".join(str(1 + i / 2) for i in range(classes))
+    traits = {trait for trait in TRAITS if random_.random() < 0.15}
+    if "fail_on_leak" in settings:
+        traits.discard("duplicates")
+    for part, flag in (("text", "drop_missing_text"), ("labels", "drop_missing_labels")):
+        traits.discard(f"missing_{part}")
+        if flag in settings:
+            traits.add(f"missing_{part}")
+    if settings.get("ignore_label"):
+        traits -= {"odd_labels", "number_labels"}
+        classes = max(classes, 3)
+        if "," in str(settings.get("class_weights")):
+            settings["class_weights"] = "balanced"
+    if row["format"] not in ("csv", "tsv"):
+        traits.discard("crlf")
+    rows = (random_.randint(13, 26), random_.randint(8, 14), random_.randint(8, 14))
+    return Case(
+        task, random_.randrange(10**6), row["family"], rows, classes, row["format"],
+        tuple(sorted(traits)), settings, row["door"],
+    )  # fmt: skip

@@ -1,0 +1,156 @@
+"""What a person who opens the files would say: rows, labels, weights, and where they are."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from oracle.cases import Case, Disagreement, compare
+from oracle.draw import Drawn, Row
+from oracle.product import RunFolder
+
+Kept = list[tuple[int, Row]]
+
+
+def label_names(case: Case, rows: list[Row]) -> list[str]:
+    """Return the classes in the order of their values: numbers as numbers, others as texts."""
+    if case.task == "regression":
+        return ["label"]
+    if case.task == "columns":
+        return [
+            f"{column}={value}"
+            for column in ("mood", "topic")
+            for value in sorted({row[column] for row in rows if row[column] is not None})
+        ]
+    ignored = str(case.settings.get("ignore_label", "")).split(",")
+    labels = [row["label"] for row in rows if row["label"] is not None]
+    values = [label for label in labels if str(label) not in ignored]
+    if case.task in ("multi-label", "tokens"):
+        values = [value for row in values for value in row]
+    present = {str(value) for value in values}
+    if present and all(_is_number(value) for value in present):
+        return sorted(present, key=float)
+    return sorted(present)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) == float(text)
+    except ValueError:
+        return False
+
+
+def text_of(case: Case, drawn: Drawn, row: Row) -> Any:
+    """Return the text of a row, a pair of texts, or a list of words, with columns before it."""
+    parts = [row[column] for column in drawn.texts]
+    if columns := case.settings.get("feature_columns"):
+        cells = [f"{name}: {_cell_text(row[name])}." for name in columns.split(",")]
+        parts[0] = f"{' '.join(cells)} {parts[0]}"
+    return tuple(parts) if len(parts) > 1 else parts[0]
+
+
+def _cell_text(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def kept_rows(case: Case, drawn: Drawn, split: str) -> Kept:
+    """Return the rows that count, with their index in the file."""
+    ignored = str(case.settings.get("ignore_label", "")).split(",")
+    kept = []
+    for index, row in enumerate(drawn.rows[split]):
+        lacks_text = any(row[column] is None for column in drawn.texts)
+        lacks_label = any(row[column] is None for column in drawn.labels)
+        if not lacks_text and not lacks_label and str(row[drawn.labels[0]]) not in ignored:
+            kept.append((index, row))
+    return kept
+
+
+def label_of(case: Case, drawn: Drawn, row: Row) -> Any:
+    """Return the label of a row as the predictions show it."""
+    if case.task == "columns":
+        return [f"{column}={row[column]}" for column in drawn.labels]
+    value = row["label"]
+    if case.task == "regression":
+        return value
+    return [str(each) for each in value] if isinstance(value, list) else str(value)
+
+
+def weights_of(case: Case, rows: Kept) -> list[float]:
+    """Return how much each row counts in the loss."""
+    column = case.settings.get("weight_column")
+    return [float(row[column]) if column else 1.0 for _, row in rows]
+
+
+def places(path: Path, count: int) -> list[int]:
+    """Return the line of each row in a text file, or its number in another, from 1."""
+    if path.suffix not in (".csv", ".tsv"):
+        return list(range(1, count + 1))
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        next(reader)
+        starts, before = [], reader.line_num
+        for _ in reader:
+            starts.append(before + 1)
+            before = reader.line_num
+    return starts
+
+
+def check(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:
+    """Hold what the run read against the files."""
+    rows = {split: kept_rows(case, drawn, split) for split in drawn.files}
+    found = compare(
+        "run.json: examples", run.record["data"]["examples"], {k: len(v) for k, v in rows.items()}
+    )
+    names = label_names(case, [row for _, row in rows["train"]])
+    if case.task != "regression":
+        found += compare("label_names", sorted(run.record["label_names"]), sorted(names))
+    if case.task == "tokens":
+        return found + _check_words(drawn, run, rows["test"])
+    predictions = run.predictions
+    found += compare("predictions.parquet: rows", len(predictions), len(rows["test"]))
+    lines = places(drawn.files["test"], len(drawn.rows["test"]))
+    for position, ((index, row), got) in enumerate(zip(rows["test"], predictions, strict=False)):
+        what = f"predictions.parquet, row {position}"
+        place = got.get("file_line", got.get("file_row"))
+        found += compare(f"{what}: place", place, lines[index])
+        found += compare(f"{what}: example_id", got["example_id"], position)
+        label = label_of(case, drawn, row)
+        shown = got["label"]
+        if isinstance(label, list):
+            shown, label = sorted(shown), sorted(label)
+        found += compare(f"{what}: label", shown, label, 1e-6)
+        expected = text_of(case, drawn, row)
+        for column, text in zip(
+            drawn.texts, expected if isinstance(expected, tuple) else [expected], strict=True
+        ):
+            if column in got:
+                found += compare(f"{what}: {column}", got[column], text)
+        if case.settings.get("id_column"):
+            found += compare(f"{what}: id", got.get("id"), row["id"])
+    return found + _check_overlap(case, drawn, run, rows)
+
+
+def _check_words(drawn: Drawn, run: RunFolder, rows: Kept) -> list[Disagreement]:
+    found = []
+    for position, ((_, row), got) in enumerate(zip(rows, run.predictions, strict=False)):
+        what = f"predictions.parquet, row {position}"
+        for column, expected in (("text", row["text"]), ("label", row["label"])):
+            shown = got.get({"text": "tokens", "label": "labels"}[column], got.get(column))
+            if isinstance(shown, str):
+                expected = " ".join(expected)
+            found += compare(f"{what}: {column}", shown, expected)
+    return found
+
+
+def _check_overlap(
+    case: Case, drawn: Drawn, run: RunFolder, rows: dict[str, Kept]
+) -> list[Disagreement]:
+    """Count the rows whose inputs training has too."""
+    keys = {split: [text_of(case, drawn, row) for _, row in kept] for split, kept in rows.items()}
+    trained = Counter(keys["train"])
+    oracle = {split: sum(key in trained for key in keys[split]) for split in ("test", "validation")}
+    return compare("run.json: shared_with_train", run.record["data"]["shared_with_train"], oracle)
