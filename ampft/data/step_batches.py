@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -112,9 +114,41 @@ class MicroBatch:
     # The model's inputs and `labels` (m,), on the CPU; of an own loop, what its collate function
     # returns.
     inputs: Mapping[str, Tensor]
-    counted: bool  # Whether the loss counts; False for the dummy of a process without examples.
+    # Whether the loss counts; False for the dummy of a process with fewer examples than others. Its
+    # loss and gradient are 0, see `engine.step.backward`.
+    counted: bool
     is_last: bool  # Whether it is the last of its step, when gradients are synchronized.
     packing: Any = None  # Layout of a model without padding; None if the model computes its own.
+
+
+@dataclass
+class Pass:
+    """A forward and backward pass, of which a backward pass asks whether its loss counts."""
+
+    # The micro-batch; None if a loop has gone on to others before a backward pass of this one.
+    micro_batch: MicroBatch | None
+    has_run: bool = False  # Whether a backward pass has been made.
+
+
+_CURRENT_PASS: ContextVar[Pass | None] = ContextVar("_CURRENT_PASS", default=None)
+
+
+def current_pass() -> Pass | None:
+    """Return the pass that is being made: of the micro-batch that a loop has reached."""
+    return _CURRENT_PASS.get()
+
+
+@contextmanager
+def pass_of(micro_batch: MicroBatch | None) -> Iterator[Pass]:
+    """Return a context in which backward passes are those of a micro-batch."""
+    outer, inner = _CURRENT_PASS.get(), Pass(micro_batch)
+    _CURRENT_PASS.set(inner)
+    try:
+        yield inner
+    finally:  # not by a token, because a loop that is left early ends this in another context
+        _CURRENT_PASS.set(outer)
+        if outer is not None:
+            outer.has_run |= inner.has_run
 
 
 @dataclass(frozen=True)
@@ -130,7 +164,11 @@ class StepBatch:
     wait_seconds: float = 0.0  # Time that the loop waited for this step batch.
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        return iter(self.micro_batches)
+        is_known = True
+        for micro_batch in self.micro_batches:
+            with pass_of(micro_batch if is_known else None) as each:
+                yield micro_batch
+            is_known &= each.has_run  # otherwise the loop collects micro-batches before it uses one
 
     @property
     def ids(self) -> IntArray:
@@ -156,13 +194,17 @@ class StepBatches:
     num_workers: int = 0
     # Whether tensors are copied to pinned memory, and one step batch is collated ahead.
     pinned: bool = False
+    # Whether each epoch has an order of its own; otherwise all have that of the examples.
+    shuffled: bool = True
+    drops_last: bool = False  # Whether a last step batch that is smaller is left out.
     # Function that returns a micro-batch with its `packing`; called where step batches are collated
     # ahead.
     finish: Callable[[MicroBatch], MicroBatch] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
-        """Number of optimizer steps per epoch; the last one may be smaller, and none is dropped."""
-        return -(-len(self.examples.weights) // self.effective_batch_size)
+        """Number of optimizer steps per epoch; the last one may be smaller."""
+        whole, rest = divmod(len(self.examples.weights), self.effective_batch_size)
+        return whole + (rest > 0 and not self.drops_last)
 
     def effective_ids(self, epoch: int, step: int) -> IntArray:
         """Return the (n,) example ids of one optimizer step over all processes."""
@@ -263,6 +305,8 @@ class StepBatches:
         return int(len(ids) * lengths.max() if self.padded else lengths.sum())
 
     def _order(self, epoch: int) -> IntArray:
+        if not self.shuffled:
+            return np.arange(len(self.examples.weights))
         generator = np.random.Generator(np.random.PCG64([self.seed, epoch]))
         return generator.permutation(len(self.examples.weights))
 

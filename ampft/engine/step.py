@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ampft.data.step_batches import MicroBatch, StepBatch
+from ampft.data.step_batches import MicroBatch, StepBatch, current_pass, pass_of
 from ampft.engine.bfloat16_adamw import step_measuring_lost_updates
 from ampft.engine.optimizer import rate_per_unit
-from ampft.errors import TrainingStopped
+from ampft.errors import InputError, TrainingStopped
 from ampft.models.adapters import lora_config
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import configured_backend
@@ -75,17 +75,54 @@ class StepStopped(TrainingStopped):
         return str(self.args[0])
 
 
+@contextmanager
 def synchronized_last(
     accelerator: Accelerator, model: nn.Module, micro_batch: MicroBatch
-) -> AbstractContextManager[None]:
-    """Return a context in which gradients are communicated only for the last micro-batch.
+) -> Iterator[None]:
+    """Return the context for the forward and backward pass of a micro-batch.
 
-    It must enclose the forward pass too, in which DistributedDataParallel decides about this.
+    Gradients are communicated only for the last micro-batch of a step. The context must enclose the
+    forward pass too, in which DistributedDataParallel decides about this. A micro-batch that does
+    not count adds nothing to the gradient of `model`, whatever its loss is.
     """
-    context: AbstractContextManager[None] = (
-        nullcontext() if micro_batch.is_last else accelerator.no_sync(model)
-    )
-    return context
+    with ExitStack() as stack:
+        stack.enter_context(pass_of(micro_batch))
+        if not micro_batch.counted:
+            stack.enter_context(_only_zeros(p for p in model.parameters() if p.requires_grad))
+        if not micro_batch.is_last:
+            stack.enter_context(accelerator.no_sync(model))
+        yield
+
+
+@contextmanager
+def _only_zeros(leaves: Iterable[Tensor]) -> Iterator[None]:
+    """Let a backward pass add zeros to the gradients of tensors, whatever it computes.
+
+    A loss times zero is not enough: zero times an infinite derivative is not a number. The pass
+    itself is made, because other processes wait for its communication.
+    """
+    hooks = [leaf.register_hook(torch.zeros_like) for leaf in leaves]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def leaves_behind(loss: Tensor) -> list[Tensor]:
+    """Return the tensors in the graph of a loss to whose gradients a backward pass adds."""
+    leaves: list[Tensor] = []
+    seen: set[Any] = set()
+    waiting: list[Any] = [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):  # the node that accumulates a gradient
+            leaves.append(node.variable)
+        waiting += [following for following, _ in node.next_functions]
+    return leaves
 
 
 @contextmanager
@@ -145,13 +182,39 @@ def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:
     accumulation steps. The loss is multiplied by both numbers to compensate. They are read from the
     Accelerator, because the environment can override its arguments.
 
+    A process that has fewer examples than others computes a dummy in their place, which is not
+    `counted`. Its loss and its gradient are zero here, whatever the loss function returned.
+
     Args:
         accelerator: Accelerator that prepared the model.
         loss: Summed loss of the micro-batch, divided by the weight of the whole effective batch.
 
     Returns:
-        `loss`, detached, for `apply_step`.
+        `loss`, detached, for `apply_step`; 0 for a dummy.
+
+    Raises:
+        InputError: In several processes, it is not known of which micro-batch the loss is.
     """
+    current = current_pass()
+    micro_batch = None if current is None else current.micro_batch
+    if micro_batch is None and accelerator.num_processes > 1:
+        raise InputError(
+            "backward: in several processes, it must be known whether the examples of a loss "
+            "count, because a process without examples computes a dummy. Call it inside `with "
+            "ampft.synchronized_last(accelerator, model, micro_batch):`, or in a loop over the "
+            "step batch that uses each micro-batch before it takes the next."
+        )
+    if current is not None:
+        current.has_run = True
+    if micro_batch is not None and not micro_batch.counted:
+        with _only_zeros(leaves_behind(loss)):
+            _backward(accelerator, loss * 0.0)
+        return torch.zeros_like(loss).detach()
+    _backward(accelerator, loss)
+    return loss.detach()
+
+
+def _backward(accelerator: Accelerator, loss: Tensor) -> None:
     factor = accelerator.num_processes * accelerator.gradient_accumulation_steps
     try:
         accelerator.backward(loss * factor)
@@ -159,7 +222,6 @@ def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:
         # Otherwise a reference of the caller would keep the graph of the failed pass in memory.
         loss.detach_()
         raise
-    return loss.detach()
 
 
 def accumulate_gradient(
@@ -173,18 +235,42 @@ def accumulate_gradient(
     Args:
         accelerator: Accelerator that prepared the model.
         model: Prepared model, whose gradients are empty.
-        loss: Function that returns the summed loss of a micro-batch, such as `Task.loss`.
+        loss: Function that returns the loss of a micro-batch, summed over its examples, such as
+            `Task.loss`. What it returns for a micro-batch that is not `counted` does not matter.
         step_batch: This process's part of the optimizer step.
 
     Returns:
         The results of `backward` for the micro-batches.
+
+    Raises:
+        InputError: The loss is not one number in float32.
     """
     losses = []
     for micro_batch in step_batch:
         with synchronized_last(accelerator, model, micro_batch):
-            part = loss(model, micro_batch) / step_batch.effective_weight
-            losses.append(backward(accelerator, part))
+            total = summed_loss(loss(model, micro_batch))
+            losses.append(backward(accelerator, total / step_batch.effective_weight))
     return losses
+
+
+def summed_loss(value: Any) -> Tensor:
+    """Return what a loss function returned, as a scalar.
+
+    Raises:
+        InputError: It is not one number in float32.
+    """
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(
+            f"loss: it returned {shape}. Return the sum over the examples of the batch, one number "
+            "in a tensor. In ampft.Training, a tuple of this sum and its weight is possible, too."
+        )
+    if value.dtype.itemsize < torch.float32.itemsize:
+        raise InputError(
+            f"loss: it was summed in {value.dtype}, which loses digits. Convert the model's output "
+            "with .float() before the sum."
+        )
+    return value.reshape(())
 
 
 def apply_step(
@@ -209,7 +295,8 @@ def apply_step(
         accelerator: Accelerator that prepared `model` and `optimizer`.
         model: Model with the gradient of the whole effective batch.
         optimizer: Prepared optimizer.
-        schedule: Schedule that is not prepared; a prepared one would step once per process.
+        schedule: Schedule that is not prepared; a prepared one would step once per process. None if
+            the loop sets the learning rate, which is then only read.
         losses: Results of `backward` for the micro-batches of this process.
         max_grad_norm: L2 norm to clip the gradient to; None for no clipping.
         skip_nonfinite: Whether a step whose loss or gradient is not finite is skipped if there is
@@ -221,10 +308,9 @@ def apply_step(
         StepStopped: The loss or the gradient is not finite, and the step is not skipped (raised
             before the weights change), or it still overflows at a scale of `MIN_LOSS_SCALE`.
     """
-    groups = schedule.optimizer.param_groups
-    learning_rate = max(map(rate_per_unit, groups, map(float, schedule.get_last_lr())))
     limit = math.inf if max_grad_norm is None else max_grad_norm
     scaler, plain = accelerator.scaler, getattr(optimizer, "optimizer", optimizer)
+    learning_rate = max(rate_per_unit(group, float(group["lr"])) for group in plain.param_groups)
     # Without a scaler, nothing but a fused optimizer prevents an update with a bad gradient.
     reads_first = scaler is None and not getattr(plain, "_step_supports_amp_scaling", False)
     lost: float | None = None
@@ -261,7 +347,8 @@ def apply_step(
         return outcome
     if reads_first:
         lost = _update(optimizer, schedule)
-    schedule.step()
+    if schedule is not None:
+        schedule.step()
     return replace(outcome, lost_updates=lost)
 
 
@@ -292,7 +379,9 @@ def _reduced(accelerator: Accelerator, loss: Tensor, votes: Sequence[float]) -> 
 def _update(optimizer: Any, schedule: Any) -> float | None:
     """Apply the step, and return the share of the updates that rounding lost, if measured."""
     with products_not_recorded():
-        return step_measuring_lost_updates(optimizer, step=schedule.last_epoch + 1)
+        # Without a schedule, nothing counts the applied steps, of which some are measured.
+        number = 1 if schedule is None else schedule.last_epoch + 1
+        return step_measuring_lost_updates(optimizer, step=number)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from ampft.data.step_batches import MicroBatch, StepBatches
 from ampft.engine.checkpoints.training_state import random_state, restore_random_state
 from ampft.engine.optimizer import local_row, rule_of
 from ampft.engine.out_of_memory import RandomAndBufferSnapshot
+from ampft.engine.step import leaves_behind
 from ampft.errors import InputError, PrecisionContradicted
 from ampft.precision.accelerator import is_sharded
 
@@ -78,29 +79,13 @@ def unused_parameters(model: nn.Module, loss: Loss, micro_batch: MicroBatch) -> 
         model.training,
     )
     try:
-        reached = _parameters_behind(loss(model.train(), micro_batch))
+        reached = {id(leaf) for leaf in leaves_behind(loss(model.train(), micro_batch))}
     finally:
         model.train(was_training)
         snapshot.restore()
         restore_random_state(random, device)
     named = model.named_parameters()
     return tuple(name for name, p in named if p.requires_grad and id(p) not in reached)
-
-
-def _parameters_behind(loss: Tensor) -> set[int]:
-    """Return the ids of the parameters in the graph of a loss."""
-    reached: set[int] = set()
-    seen: set[Any] = set()
-    waiting: list[Any] = [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):  # the node that accumulates a gradient
-            reached.add(id(node.variable))
-        waiting += [following for following, _ in node.next_functions]
-    return reached
 
 
 SAMPLED = 64  # weights of each tensor: those with the largest gradient in as many parts of it

@@ -114,6 +114,7 @@ class Validations(Feature):
     # names no metric; None if the best value of a metric is kept.
     lowest: Tensor | None = None
     epochs_between: int = 1  # Epochs from one evaluation to the next, without `every`.
+    loads_best: bool = True  # Whether the model has the best weights at the end.
     groups: Groups | None = None  # Of rows that are not independent. A group is one case.
     parts: list[ValidationPart] = field(default_factory=list)  # Evaluations so far.
     cases: int = 0  # Number of cases of each of them.
@@ -196,7 +197,7 @@ class Validations(Feature):
     @property
     def kept(self) -> ValidationPart | None:
         """The evaluation whose weights are kept; None before the first one that is defined."""
-        if self.best.step is None:
+        if self.best.step is None or not self.loads_best:
             return None
         best = next(part for part in self.parts if part.step == self.best.step)
         last = self.parts[-1]

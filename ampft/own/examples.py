@@ -174,6 +174,21 @@ def own_examples(
     return OwnExamples(source, collate or default_collate, values, seed)
 
 
+def loader_order(source: Any) -> tuple[bool, bool]:
+    """Return whether examples are shuffled, and whether a smaller last batch is left out.
+
+    A `DataLoader` says both. Examples without one are shuffled, and none is left out.
+    """
+    if not isinstance(source, DataLoader):
+        return True, False
+    batches: Any = source.batch_sampler
+    if hasattr(batches, "num_processes"):  # the share of a process, of a loader of Accelerate
+        batches = batches.batch_sampler
+    sampler = getattr(batches, "sampler", source.sampler)
+    is_in_order = type(sampler) is SequentialSampler or getattr(sampler, "shuffle", True) is False
+    return not is_in_order, getattr(batches, "drop_last", False) is True
+
+
 def _check_takes_all(loader: Any) -> None:
     """Check that a loader reads each example once in each pass, because its order is not used.
 

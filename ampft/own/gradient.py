@@ -12,9 +12,9 @@ import torch
 from accelerate.utils import recursively_apply
 from torch import Tensor, distributed, nn
 
-from ampft.data.step_batches import MicroBatch, StepBatch
+from ampft.data.step_batches import MicroBatch, StepBatch, pass_of
 from ampft.engine.checkpoints.training_state import random_state, restore_random_state
-from ampft.engine.step import backward
+from ampft.engine.step import backward, summed_loss
 from ampft.errors import InputError
 from ampft.precision.resolve import Precision
 from ampft.precision.transfer import to_device
@@ -63,11 +63,12 @@ def own_gradient(
             if accelerator.scaler is not None:
                 accelerator.scaler.scale(losses[-1])  # so that the scale exists
             continue
-        with precision.autocast():
-            total, own_weight = _checked(loss(_on_device(accelerator, micro_batch)))
-        if own_weight is not None:
-            weight = weight + own_weight
-        losses.append(backward(accelerator, total / step_batch.effective_weight))
+        with pass_of(micro_batch):
+            with precision.autocast():
+                total, own_weight = _checked(loss(_on_device(accelerator, micro_batch)))
+            if own_weight is not None:
+                weight = weight + own_weight
+            losses.append(backward(accelerator, total / step_batch.effective_weight))
     if accelerator.num_processes > 1:
         weight = _average(trained, weight)
     if bool(weight > 0):
@@ -83,19 +84,8 @@ def _on_device(accelerator: Accelerator, micro_batch: MicroBatch) -> Any:
 
 
 def _checked(value: LossValue) -> tuple[Tensor, Tensor | float | None]:
-    total, weight = value if isinstance(value, tuple) else (value, None)
-    if not isinstance(total, Tensor) or total.numel() != 1:
-        shape = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
-        raise InputError(
-            f"loss: it returned {shape}. Return the sum over the examples of the batch, one number "
-            "in a tensor, or a tuple of this sum and its weight."
-        )
-    if total.dtype.itemsize < torch.float32.itemsize:
-        raise InputError(
-            f"loss: it was summed in {total.dtype}, which loses digits. Convert the model's output "
-            "with .float() before the sum."
-        )
-    return total.reshape(()), weight.detach() if isinstance(weight, Tensor) else weight
+    total, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
+    return summed_loss(total), weight.detach() if isinstance(weight, Tensor) else weight
 
 
 def _average(trained: Sequence[Tensor], weight: Tensor) -> Tensor:
@@ -164,6 +154,7 @@ def check_is_sum(
         InputError: It is a mean, or its weight is.
     """
     state, modes = random_state(accelerator.device), [m.training for m in model.modules()]
+    buffers = [(each, each.clone()) for each in model.buffers()]  # such as a queue of features
     values, weights = [], []
     try:
         model.eval()
@@ -176,6 +167,8 @@ def check_is_sum(
     finally:
         for module, mode in zip(model.modules(), modes, strict=True):
             module.training = mode
+        for each, before in buffers:
+            each.copy_(before)
         restore_random_state(state, accelerator.device)
     first, second, both = values
     if _is_mean(*values):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ampft.data.step_batches import StepBatches
 from ampft.errors import InputError, did_you_mean
 from ampft.machine import hardware
 from ampft.models.weights import class_name, tensors_hash
-from ampft.own.examples import OwnExamples
+from ampft.own.examples import OwnExamples, loader_order
+from ampft.own.schedules import JointSchedule, OwnSchedule
 from ampft.precision.executed import dtype_name
 from ampft.precision.resolve import Precision
 from ampft.runs.record import DataPart, ModelPart, PrecisionPart, RunRecord, StepsPart, TopologyPart
@@ -29,8 +29,6 @@ from ampft.runs.resume import LATEST
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-# Attributes of a schedule that change as it advances.
-MOVING = ("_get_lr_called_within_step", "_is_initial", "_last_lr", "_step_count", "last_epoch")
 OWN = "own"  # task and kind of data in the record of an own loop
 # Last words of the names of metrics where lower values are better.
 LOWER_IS_BETTER = (
@@ -49,13 +47,23 @@ class OwnSettings:
     epochs: int = 3  # Passes over the examples.
     max_train_steps: int | None = None  # Optimizer steps; None for `epochs`.
     seed: int = 42  # Seed of the order of the examples, and of what they draw.
-    max_grad_norm: float | None = 1.0  # L2 norm to clip the gradient to; None or 0 does not clip.
+    # Whether each epoch has an order of its own; None for that of a DataLoader, otherwise True.
+    shuffle: bool | None = None
+    # Whether a last batch that is smaller is left out; None for a DataLoader's, otherwise False.
+    drop_last: bool | None = None
+    # What advances a schedule: "step" or "epoch"; None decides by its constants.
+    schedule_every: str | None = None
+    # Metric of a validation that ReduceLROnPlateau follows; None for `metric_for_best_model`.
+    schedule_metric: str | None = None
+    max_grad_norm: float | None = None  # L2 norm to clip the gradient to; None or 0 does not clip.
     ema_decay: float | None = None  # Decay of the average of the weights; None for no average.
     # Metric of a validation that selects the best weights; None for the first one given.
     metric_for_best_model: str | None = None
     # Whether higher values of it are better; None unless its name ends with loss or error, or its
     # last word is in `LOWER_IS_BETTER`.
     greater_is_better: bool | None = None
+    # Whether the model has the weights of the best validation at the end; otherwise the last ones.
+    load_best_model_at_end: bool = True
     # Validations without improvement after which to stop; None never stops early.
     early_stopping_patience: int | None = None
     eval_steps: int | None = None  # Steps between validations; None validates after each epoch.
@@ -126,6 +134,15 @@ class OwnSettings:
             own["checkpointing_steps"] = str(own["checkpointing_steps"])
         return cls(**own)
 
+    def in_order_of(self, examples: Any) -> OwnSettings:
+        """Return the settings with the order of a `DataLoader`, where none was chosen."""
+        shuffles, drops = loader_order(examples)
+        return replace(
+            self,
+            shuffle=shuffles if self.shuffle is None else self.shuffle,
+            drop_last=drops if self.drop_last is None else self.drop_last,
+        )
+
     def recorded(self) -> dict[str, Any]:
         """Return the settings for the record; hyperparameters are settings like the others."""
         values = asdict(self)
@@ -171,55 +188,6 @@ class JointOptimizer:
             first += count
 
 
-@dataclass(frozen=True)
-class JointSchedule:
-    """The schedules of several optimizers as one, for checkpoints."""
-
-    parts: Mapping[str, LRScheduler]  # Schedules by the names of the optimizers.
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of all schedules by name."""
-        return {name: part.state_dict() for name, part in self.parts.items()}
-
-    def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Restore all schedules."""
-        for name, part in self.parts.items():
-            part.load_state_dict(dict(values[name]))
-
-
-ScheduleSource = LRScheduler | Callable[[Optimizer], LRScheduler] | None
-"""A schedule of an optimizer, or a function that makes it; None for a constant learning rate."""
-
-
-def make_schedules(
-    optimizers: Mapping[str, Optimizer], schedule: ScheduleSource | Mapping[str, ScheduleSource]
-) -> dict[str, LRScheduler]:
-    """Return the schedule of each optimizer, which each applied step advances.
-
-    Raises:
-        InputError: A schedule belongs to another optimizer, or to none, or follows a metric.
-    """
-    sources = schedule if isinstance(schedule, Mapping) else dict.fromkeys(optimizers, schedule)
-    if unknown := sorted(sources.keys() - optimizers.keys()):
-        raise InputError(
-            f"schedule: {', '.join(unknown)} names no optimizer. They are {', '.join(optimizers)}."
-        )
-    made: dict[str, LRScheduler] = {}
-    for name, optimizer in optimizers.items():
-        source = sources.get(name)
-        if source is None:
-            source = LambdaLR(optimizer, lambda _: 1.0)
-        made[name] = source if isinstance(source, LRScheduler) else source(optimizer)
-        if isinstance(made[name], torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise InputError(
-                "schedule: ReduceLROnPlateau follows a metric, and a schedule here follows the "
-                "optimizer steps. Use another one of torch.optim.lr_scheduler."
-            )
-        if getattr(made[name], "optimizer", None) is not optimizer:
-            raise InputError("schedule: it was made for another optimizer than the one passed.")
-    return made
-
-
 def check_parameters(root: nn.Module, optimizers: Mapping[str, Optimizer]) -> None:
     """Check that each trainable parameter belongs to one optimizer, and each of these to a model.
 
@@ -253,9 +221,10 @@ class OwnParts:
     precision: Precision  # Precision, resolved for the device.
     model: nn.Module  # The model, or all models by name. They are not wrapped.
     optimizers: Mapping[str, Any]  # Prepared optimizers by name.
-    schedules: Mapping[str, LRScheduler]  # Their schedules by name.
+    schedules: Mapping[str, OwnSchedule]  # Their schedules by name.
     step_batches: StepBatches  # Step batches of the examples.
     can_resume: bool = True
+    groups_may_change: bool = True
 
     @property
     def plain_model(self) -> nn.Module:
@@ -303,7 +272,7 @@ class OwnParts:
             arguments={
                 **self.args.recorded(),
                 **_optimizer_settings(self.optimizers),
-                "schedule": " and ".join(map(_described_schedule, self.schedules.values())),
+                "schedule": " and ".join(map(str, self.schedules.values())),
             },
             command=sys.argv,
             task=OWN,
@@ -349,18 +318,6 @@ class OwnParts:
         if type(self.model) is nn.ModuleDict:
             return dict(self.model.items())
         return {class_name(self.model): self.model}
-
-
-def _described_schedule(schedule: LRScheduler) -> str:
-    """Return the kind of a schedule and its constants, before its first step; not its functions."""
-    parts = [_described_schedule(each) for each in getattr(schedule, "_schedulers", ())]
-    parts += [
-        f"{name}={value}"
-        for name, value in sorted(vars(schedule).items())
-        if name not in (*MOVING, "_schedulers", "lr_lambdas")
-        if isinstance(value, int | float | str | list | tuple | Mapping)
-    ]
-    return f"{type(schedule).__name__}({', '.join(parts)})"
 
 
 def _optimizer_settings(optimizers: Mapping[str, Any]) -> dict[str, Any]:

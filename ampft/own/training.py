@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from torch import nn
 from torch.optim import Optimizer
@@ -44,15 +46,9 @@ from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import cast_in_place, weights_size
 from ampft.own.examples import own_examples
 from ampft.own.gradient import OwnLoss, check_is_sum, only_trained, own_gradient, share_state
-from ampft.own.parts import (
-    LOWER_IS_BETTER,
-    ONLY,
-    OwnParts,
-    OwnSettings,
-    ScheduleSource,
-    check_parameters,
-    make_schedules,
-)
+from ampft.own.loop_changes import LoopChanges, check_objects
+from ampft.own.parts import LOWER_IS_BETTER, ONLY, OwnParts, OwnSettings, check_parameters
+from ampft.own.schedules import METRIC, ScheduleSource, make_schedules, rates_of
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,
@@ -109,6 +105,7 @@ class Training:
         schedule: ScheduleSource | Mapping[str, ScheduleSource] = None,
         collate: Callable[[list[Any]], Any] | None = None,
         weights: Any = None,
+        checkpointed: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         """Prepare a training; nothing is written before the context is entered.
@@ -117,16 +114,20 @@ class Training:
             model: The model, or several by name.
             optimizer: Its optimizer, or several by name, whose parameters differ.
             examples: Training examples: a list, a map-style data set, a `datasets.Dataset`, tensors
-                by name or in a tuple, or a `DataLoader` of one, whose order is not used.
+                by name or in a tuple, or a `DataLoader` of one.
             precision: A mode such as "fp16", or the result of `ampft.resolve`; None for the one of
                 accelerate launch, or fp32.
             schedule: Schedule of the learning rate, made for the optimizer, or a function that
-                makes it; by name for several optimizers. Applied steps advance it.
+                makes it; by name for several optimizers. Applied steps, epochs or validations
+                advance it, see `schedule_every`. None if the loop sets the rate, which is then only
+                read.
             collate: Function that makes a batch of a list of examples; None for the loader's or
                 torch's.
             weights: Weights of the examples; None for 1. The loss multiplies by them, and a step is
                 divided by their sum. A loss that knows its weight only when it is computed returns
                 it with its sum.
+            checkpointed: Objects of the loop by name, such as a schedule that it advances itself,
+                whose states are saved in checkpoints and restored.
             settings: Fields of `OwnSettings`; `output_dir` is required.
 
         Raises:
@@ -166,17 +167,16 @@ class Training:
         if accelerator.num_processes > 1:
             share_state(root)
         own = own_examples(examples, collate=collate, weights=weights, seed=args.seed)
-        batches = StepBatches(
-            own,
-            effective_batch_size=args.batch_size,
-            micro_batches=args.micro_batches,
-            seed=args.seed,
-            rank=accelerator.process_index,
-            world_size=accelerator.num_processes,
-            num_workers=args.dataloader_num_workers,
-            pinned=accelerator.device.type == "cuda" and getattr(own, "is_static", False),
+        args = args.in_order_of(examples)
+        batches = _step_batches(own, args, accelerator)
+        steps = args.max_train_steps or args.epochs * len(batches)
+        schedules = make_schedules(
+            *(optimizers, schedule),
+            every=args.schedule_every,
+            epochs=-(-steps // len(batches)),
+            steps=steps,
         )
-        schedules = make_schedules(optimizers, schedule)
+        check_objects(checkpointed or {})
         self._parts = OwnParts(
             args=args,
             accelerator=accelerator,
@@ -188,6 +188,9 @@ class Training:
         )
         if len(optimizers) == 1 and has_known_state(optimizers[next(iter(optimizers))]):
             check_optimizer_updates_parameters(root, self._parts.optimizer)
+        self._changes = LoopChanges(root, [*optimizers.values()], checkpointed or {})
+        self._groups = sum(len(each.param_groups) for each in optimizers.values())
+        self._rates: dict[str, tuple[float, ...]] = {}
         self._memory_before = baseline
         self._warnings: dict[str, str] = {}
         self._outcomes: dict[str, StepOutcome] = {}
@@ -256,13 +259,25 @@ class Training:
 
         These are the weights of the best validation if there was one, or their average.
         """
-        for epoch in self._loop.remaining_epochs():
-            self._parts.model.train()
+        state, size = self._loop.state, len(self._parts.step_batches)
+        done, rest = divmod(self._loop.steps, size)
+        # The checkpoint of an epoch's last step is older than the code of the loop after it.
+        unfinished = [done - 1] if state.restore_again is not None and done and not rest else []
+        for epoch in chain(unfinished, self._loop.remaining_epochs()):
+            self._train_again()
+            if state.restore_again is not None:
+                self._changes.rewind()
+            self._changes.begin_epoch()
             yield epoch
         self._choose_weights()
 
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
         """Yield the step batches of an epoch that are not done yet, until the training is over."""
+        state = self._loop.state
+        if state.restore_again is not None:  # code of the loop ran since the checkpoint was loaded
+            state.restore_again()
+            state.restore_again = None
+            self._changes.restore_changes()
         for step_batch in self._loop.step_batches(epoch):
             steps = self._loop.steps
             yield step_batch
@@ -299,6 +314,8 @@ class Training:
             raise InputError(f"update: received {update!r}. Pass one of {', '.join(names)}.")
         assert batch is not None, "call step inside the loop"
         optimizer, schedule = parts.optimizers[name], parts.schedules[name]
+        self._check_groups()
+        self._rates[name] = rates_of(optimizer.optimizer)
         trained = [
             p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
@@ -396,14 +413,16 @@ class Training:
         if self._parts.accelerator.num_processes > 1:
             broadcast_object_list(shared)
         name = args.metric_for_best_model or next(iter(shared[0]), "")
-        if name not in shared[0]:
-            raise InputError(f"validated: the metric {name!r} is missing. Pass {name}=...")
+        for needed in (name, args.schedule_metric or name):
+            if needed not in shared[0]:
+                raise InputError(f"validated: the metric {needed!r} is missing. Pass {needed}=...")
         validations = required_feature(state.features, Validations)
         higher = args.greater_is_better
         if higher is None:
             last = re.split(r"[\W_]", name.casefold())[-1]
             higher = not (last.endswith(("loss", "error")) or last in LOWER_IS_BETTER)
         validations.best.metric = _Selected(name, higher)
+        self._follow(shared[0], name, higher)
         finite = {n: v if math.isfinite(v) else None for n, v in shared[0].items()}
         validations.add(self._loop.steps, finite)
         state.history.resume_clock()
@@ -462,6 +481,46 @@ class Training:
 
     # Parts of it -----------------------------------------------------------------------------
 
+    def _train_again(self) -> None:
+        """Put models in evaluation mode into training mode, but none that is not trained.
+
+        Parts that the loop has put into evaluation mode stay in it.
+        """
+        for model in self._parts.models.values():
+            if not model.training and any(p.requires_grad for p in model.parameters()):
+                model.train()
+
+    def _check_groups(self) -> None:
+        """Check the parameters again if the loop has added a group to an optimizer."""
+        optimizers = {name: each.optimizer for name, each in self._parts.optimizers.items()}
+        number = sum(len(each.param_groups) for each in optimizers.values())
+        if number == self._groups:
+            return
+        if len(optimizers) > 1 or number < self._groups:
+            raise InputError(
+                f"optimizer: its number of groups of parameters went from {self._groups} to "
+                f"{number}. A group can be added to a single optimizer. Otherwise, give the "
+                "optimizers all parameters at the start, those that train later with "
+                "requires_grad_(False)."
+            )
+        check_parameters(self._parts.model, optimizers)
+        self._groups = number
+
+    def _follow(self, metrics: Mapping[str, float], name: str, higher: bool) -> None:
+        """Advance the schedules that follow a metric."""
+        chosen = self._parts.args.schedule_metric
+        for each in self._parts.schedules.values():
+            if each.every != METRIC:
+                continue
+            mode = getattr(each.schedule, "mode", None)
+            if chosen is None and mode != ("max" if higher else "min"):
+                raise InputError(
+                    f"schedule: ReduceLROnPlateau(mode={mode!r}) would follow {name!r}, where "
+                    f"{'higher' if higher else 'lower'} is better. Pass the other mode, or the "
+                    "metric that it follows as schedule_metric=..."
+                )
+            each.follow(metrics[chosen or name])
+
     def _complete_step(self) -> None:
         """Add the current step to the history, after its updates; a repeated call does nothing."""
         if not self._outcomes:
@@ -478,10 +537,17 @@ class Training:
         columns: dict[str, float] = {}
         if len(self._parts.optimizers) > 1:
             columns = {f"loss/{name}": each.loss for name, each in outcomes.items()}
+        rates = [rate for name in outcomes for rate in self._rates[name]]
+        if len(set(rates)) > 1:
+            columns |= {f"learning_rate/{index}": rate for index, rate in enumerate(rates)}
         try:
             self._loop.record(joint, columns)
         except StopRequested as request:  # after the validation that may be due now
             self._request = request
+        batch = self._loop.current_batch
+        if batch is not None and batch.step + 1 == len(self._parts.step_batches):
+            for each in self._parts.schedules.values():
+                each.end_epoch()
 
     def _choose_weights(self) -> None:
         if not self._has_chosen:
@@ -559,6 +625,7 @@ class Training:
                 saves=False,
             ),
             average,
+            self._changes,
             Validations(
                 best,
                 {},
@@ -567,6 +634,7 @@ class Training:
                 history.write,
                 len(parts.step_batches),
                 args.eval_steps,
+                loads_best=args.load_best_model_at_end,
             ),
             TrainingClock(TimeLimit(seconds, self._started), args.max_time, parts.total_steps),
         )
@@ -583,6 +651,11 @@ class Training:
             parts.model, micro_batches=batches.micro_batches, processes=batches.world_size
         )
         warnings = {**record.warnings, **self._warnings}
+        if any(s.every == METRIC and not s.has_moved for s in parts.schedules.values()):
+            warnings["schedule"] = (
+                "ReduceLROnPlateau was never advanced, because training.validated(...) was not "
+                "called."
+            )
         timings = state.timings() if loop.steps else {}
         for feature in state.features:
             timings |= feature.timings(timings)
@@ -626,6 +699,32 @@ class _Selected:
 
 def _write_predictions(path: Path, predictions: Outcome) -> None:
     write_predictions(path, predictions, lambda rows: {})
+
+
+def _step_batches(own: Any, args: OwnSettings, accelerator: Accelerator) -> StepBatches:
+    """Return the step batches of this process.
+
+    Raises:
+        InputError: There are none.
+    """
+    batches = StepBatches(
+        own,
+        effective_batch_size=args.batch_size,
+        micro_batches=args.micro_batches,
+        seed=args.seed,
+        rank=accelerator.process_index,
+        world_size=accelerator.num_processes,
+        num_workers=args.dataloader_num_workers,
+        pinned=accelerator.device.type == "cuda" and getattr(own, "is_static", False),
+        shuffled=bool(args.shuffle),
+        drops_last=bool(args.drop_last),
+    )
+    if not len(batches):
+        raise InputError(
+            f"drop_last: it leaves out all of the {len(own.weights)} examples, which are fewer "
+            f"than a batch of {args.batch_size}. Pass drop_last=False, or a smaller batch_size."
+        )
+    return batches
 
 
 @contextmanager
@@ -692,11 +791,42 @@ def plan_lines(parts: OwnParts) -> list[str]:
             "model",
             f"{parts.record.model.name}, {shown} {dtype_name(precision.storage_dtype)} weights",
         ),
-        labelled("data", f"{counted(len(batches.examples.weights), 'example')}"),
+        labelled("data", f"{counted(len(batches.examples.weights), 'example')}, {_order(parts)}"),
         labelled(
             "steps",
             f"{steps} {in_epochs(steps, len(batches))}; batch {batches.effective_batch_size} in "
             f"{counted(batches.world_size, 'process')} x "
             f"{counted(batches.micro_batches, 'micro-batch')}",
         ),
+        labelled("update", *_updates(parts)),
     ]
+
+
+def _order(parts: OwnParts) -> str:
+    """Return in which order examples are read, and what becomes of a smaller last batch."""
+    args, batches = parts.args, parts.step_batches
+    order = f"shuffled by seed {args.seed} in each epoch" if args.shuffle else "in their order"
+    rest = len(batches.examples.weights) % batches.effective_batch_size
+    if not rest:
+        return order
+    return f"{order}; the last batch of {rest} is {'left out' if args.drop_last else 'kept'}"
+
+
+def _updates(parts: OwnParts) -> list[str]:
+    """Return what happens to gradients, rates and weights besides what the loop does."""
+    args = parts.args
+    norm = args.max_grad_norm
+    clipping = f"gradient clipped to norm {norm:g}" if norm else "gradient not clipped"
+    lines = [
+        f"{'' if name == ONLY else f'{name}: '}learning rate {each}"
+        for name, each in parts.schedules.items()
+    ]
+    lines[0] = f"{clipping}; {lines[0]}"
+    if args.ema_decay is not None:
+        lines.append(
+            f"weights averaged with decay {args.ema_decay:g}, or (1 + t) / (10 + t) in step t if "
+            "that is less"
+        )
+    kept = "those of the best validation, if there is one" if args.load_best_model_at_end else ""
+    lines.append(f"the final weights are {kept or 'the last ones'}")
+    return lines

@@ -22,6 +22,7 @@ from ampft.engine.checkpoints.store import (
     DamagedCheckpoint,
 )
 from ampft.engine.checkpoints.training_state import (
+    add_groups,
     as_python_state,
     check_random_state,
     load_optimizer,
@@ -156,34 +157,46 @@ def restore(
         saved: Contents of its state.json, which fit this run.
         history: The part of history.jsonl that belongs to it.
     """
-    prepared, model = state.prepared, state.plain_model()
-    if is_sharded(prepared.accelerator):
-        load_into_sharded_model(model, load_file(checkpoint / MODEL_NAME))
-    else:
-        model.load_state_dict(load_file(checkpoint / MODEL_NAME))
+    prepared = state.prepared
     tensors = load_file(checkpoint / OPTIMIZER_NAME)
     for feature in state.features:
-        own = without_prefix(tensors, f"{feature.name}/")
-        tensors = {n: t for n, t in tensors.items() if not n.startswith(f"{feature.name}/")}
         feature.restore(
             SavedFeature(
                 state=saved.features.get(feature.name),
-                tensors=own,
+                tensors=without_prefix(tensors, f"{feature.name}/"),
                 step=manifest.cursor.step,
                 history=history,
                 folder=checkpoint,
                 files=manifest.files,
             )
         )
-    load_optimizer(model, prepared.optimizer.optimizer, tensors, asdict(saved.optimizer))
-    prepared.schedule.load_state_dict(dict(saved.schedule))
-    if prepared.accelerator.scaler is not None:
-        prepared.accelerator.scaler.load_state_dict(dict(saved.scaler or {}))
     state.history.restore(history)
     state.step_ids.restore(saved.step_ids)
     first = saved.first_step
     memory = None if first.memory is None else asdict(first.memory)
     state.first_step.restore(first.executed, memory, first.random_state, first.draws)
+    restore_training(state, checkpoint, saved)
+    if prepared.groups_may_change:
+        state.restore_again = partial(restore_training, state, checkpoint, saved)
+
+
+def restore_training(state: LoopState[Any], checkpoint: Path, saved: SavedState) -> None:
+    """Restore weights, optimizer, schedule, loss scale and random states."""
+    prepared, model = state.prepared, state.plain_model()
+    optimizer = prepared.optimizer.optimizer
+    if is_sharded(prepared.accelerator):
+        load_into_sharded_model(model, load_file(checkpoint / MODEL_NAME))
+    else:
+        model.load_state_dict(load_file(checkpoint / MODEL_NAME))
+    prefixes = tuple(f"{feature.name}/" for feature in state.features)
+    tensors = load_file(checkpoint / OPTIMIZER_NAME)
+    tensors = {n: t for n, t in tensors.items() if not n.startswith(prefixes)}
+    if prepared.groups_may_change:
+        add_groups(model, optimizer, saved.optimizer.groups)
+    load_optimizer(model, optimizer, tensors, asdict(saved.optimizer))
+    prepared.schedule.load_state_dict(dict(saved.schedule))
+    if prepared.accelerator.scaler is not None:
+        prepared.accelerator.scaler.load_state_dict(dict(saved.scaler or {}))
     # A process that did not exist before draws as the one whose number it has modulo theirs.
     own_random = saved.random[prepared.accelerator.process_index % len(saved.random)]
     restore_random_state(own_random, prepared.accelerator.device)  # last: nothing draws after it
@@ -237,8 +250,12 @@ def _feature_states(values: Mapping[str, Any], features: Iterable[Feature]) -> d
 def _check_values(saved: SavedState, run: LoopState[Any]) -> None:
     """Check the parts that belong to torch: they must have the form that a new run has."""
     prepared = run.prepared
-    form = optimizer_values(run.plain_model(), prepared.optimizer.optimizer)["groups"]
-    _check_form(form, saved.optimizer.groups, f"{STATE_NAME}.optimizer.groups")
+    model, optimizer = run.plain_model(), prepared.optimizer.optimizer
+    if prepared.groups_may_change:
+        add_groups(model, optimizer, saved.optimizer.groups)
+    else:
+        form = optimizer_values(model, optimizer)["groups"]
+        _check_form(form, saved.optimizer.groups, f"{STATE_NAME}.optimizer.groups")
     _check_form(prepared.schedule.state_dict(), saved.schedule, f"{STATE_NAME}.schedule")
     scaler = prepared.accelerator.scaler
     form = None if scaler is None else scaler.state_dict()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,6 +112,10 @@ class Parts(Protocol):
     def record(self) -> RunRecord:
         """Record before the first step."""
 
+    @property
+    def groups_may_change(self) -> bool:
+        """Whether the code of a loop may change settings and groups of the optimizer."""
+
 
 @contextmanager
 def entered_in_order(contexts: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
@@ -138,6 +142,9 @@ class LoopState(Generic[P]):
     initial: RunRecord  # Record of the run at its start, with its continuations from checkpoints.
     # What computes gradients and updates by CUDA graphs; None if nothing does.
     graphs: tuple[Any, Any] | None = None
+    # Restores weights, optimizer, schedule and random states of the checkpoint once more, for loops
+    # whose code runs before their first step; None in a run that begins.
+    restore_again: Callable[[], None] | None = None
 
     @property
     def cursor(self) -> CursorPart:

@@ -127,6 +127,11 @@ class Prepared:
         """Whether an exact resume is proven for the precision."""
         return not self.precision.properties.replaces_layers
 
+    @property
+    def groups_may_change(self) -> bool:
+        """Whether the code of a loop may change settings and groups of the optimizer."""
+        return False
+
 
 def total_steps_of(args: ClassifyArguments, step_batches: StepBatches) -> int:
     """Return the optimizer steps of a whole training."""

@@ -204,13 +204,13 @@ class Task:
         return LabelledExamples(self.inputs.splits[split], targets, weights, given)
 
     def loss(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
-        """Return the loss summed over the micro-batch, a float32 scalar (0 for a dummy)."""
+        """Return the loss summed over the micro-batch, a float32 scalar."""
         logits = forward_logits(model, micro_batch.inputs, packing=micro_batch.packing)
         labels = to_device(micro_batch.inputs["labels"], logits.device)
         weights = micro_batch.inputs.get(LABEL_WEIGHTS)
         given = {} if weights is None else {"weights": to_device(weights, logits.device)}
         loss: Tensor = self.problem.loss(logits, labels, **given)
-        return loss if micro_batch.counted else loss * 0.0
+        return loss
 
     def logits(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return (m, K) float32 logits."""

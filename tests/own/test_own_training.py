@@ -336,6 +336,7 @@ def test_a_schedule_of_no_optimizer_is_refused(tmp_path):
         ampft.Training(models, optimizers, (rows,), output_dir=tmp_path, schedule={"gen": constant})
     ampft.Training(models, optimizers, (rows,), output_dir=tmp_path, schedule={"g": constant})
     assert optimizers["g"].param_groups[0]["lr"] == 0.05
+    assert optimizers["d"].param_groups[0]["lr"] == 0.1
 
 
 def test_settings_and_parameters_are_checked(tmp_path):
@@ -459,7 +460,7 @@ def test_what_changed_since_the_checkpoint_is_named(tmp_path, change, named):
         training = ampft.Training(
             model, optimizer, examples, output_dir=tmp_path / "run", batch_size=8, epochs=1,
             schedule=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, steps),
-            checkpointing_steps="2",
+            checkpointing_steps="2", schedule_every="step",
         )  # fmt: skip
 
         def loss(batch):

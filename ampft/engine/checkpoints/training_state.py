@@ -7,7 +7,7 @@ and the seeds of loader workers depend only on the seed and the epoch.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,13 +32,36 @@ def optimizer_values(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Return the groups of parameters, and the state that is not tensors, as JSON values."""
     names = _names(model)
     groups = [
-        {**group, "params": [names[id(parameter)] for parameter in group["params"]]}
+        {
+            # A learning rate can be a tensor.
+            **{k: v.item() if isinstance(v, Tensor) else v for k, v in group.items()},
+            "params": [names[id(parameter)] for parameter in group["params"]],
+        }
         for group in optimizer.param_groups
     ]
     rest = {
         name: value for name, value in _entries(model, optimizer) if not isinstance(value, Tensor)
     }
     return {"groups": groups, "state": rest}
+
+
+def add_groups(model: nn.Module, optimizer: Any, saved_groups: Sequence[Mapping[str, Any]]) -> None:
+    """Add the groups of parameters that an optimizer had, and lacks now.
+
+    Raises:
+        ValueError: Its groups, or parameters of the model, are others than the saved ones.
+    """
+    names, parameters = _names(model), dict(model.named_parameters())
+    current = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+    saved = [list(group["params"]) for group in saved_groups]
+    unknown = [name for group in saved for name in group if name not in parameters]
+    if unknown:
+        raise ValueError(f"the optimizer trained {unknown[0]}, which the model does not have")
+    can_add = isinstance(optimizer, Optimizer) or len(saved) == len(current)
+    if current != saved[: len(current)] or not can_add:
+        raise ValueError("the optimizer trains other parameters than the saved one")
+    for group in saved_groups[len(current) :]:
+        optimizer.add_param_group({**group, "params": [parameters[n] for n in group["params"]]})
 
 
 def load_optimizer(

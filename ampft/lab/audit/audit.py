@@ -682,6 +682,8 @@ def own_loop_checks(folder: Path, record: RunRecord) -> Iterator[Check]:
         TensorExamples({"examples": torch.empty(size)}),
         effective_batch_size=int(settings["batch_size"]),
         seed=int(settings["seed"]),
+        shuffled=settings.get("shuffle") is not False,
+        drops_last=settings.get("drop_last") is True,
     )
     yield check_ids(record, len(rows), batches)
     yield check_from_problems("history", list(_history_problems(record, batches, rows)),
