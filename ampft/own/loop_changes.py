@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import nn
 from torch.optim import Optimizer
 
+from ampft.engine.checkpoints.training_state import random_state, restore_random_state
 from ampft.errors import InputError
 from ampft.features.feature import Feature, SavedFeature
 from ampft.own.schedules import as_json, from_json
@@ -23,11 +26,12 @@ class LoopValues:
     frozen: Sequence[str]  # Names of the parameters that are not trained.
     frozen_at_start: Sequence[str]  # The same at the start of the epoch.
     groups_at_start: Count  # Number of groups of parameters at the start of the epoch.
+    random_at_start: Sequence[Mapping[str, Any]]  # Random state of each process at its start.
     objects: Mapping[str, Any]  # States of objects of the user, by name.
 
 
 class LoopChanges(Feature):
-    """Frozen parameters, groups of parameters, and objects of the user, as the loop changes them.
+    """What the loop changes: frozen parameters, groups, random states, and objects of the user.
 
     When a training continues, the code of the loop before the first step of an epoch runs again.
     `rewind` gives it what it had at the start of the epoch; the loop then restores the rest.
@@ -36,8 +40,13 @@ class LoopChanges(Feature):
     name = "loop"
 
     def __init__(
-        self, model: nn.Module, optimizers: Sequence[Optimizer], objects: Mapping[str, Any]
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        objects: Mapping[str, Any],
     ) -> None:
+        self._accelerator = accelerator
         self._model, self._optimizers, self._objects = model, optimizers, objects
         self._saved: LoopValues | None = None
         self.begin_epoch()
@@ -45,6 +54,7 @@ class LoopChanges(Feature):
     def begin_epoch(self) -> None:
         """Take note of what the code of the loop finds at the start of an epoch."""
         self._frozen_at_start, self._groups_at_start = self._frozen(), self._groups()
+        self._random_at_start = random_state(self._accelerator.device)
 
     def _frozen(self) -> list[str]:
         return [n for n, p in self._model.named_parameters() if not p.requires_grad]
@@ -63,12 +73,16 @@ class LoopChanges(Feature):
             self._freeze(self._saved.frozen_at_start)
             if len(self._optimizers) == 1:
                 del self._optimizers[0].param_groups[self._saved.groups_at_start :]
+            states = self._saved.random_at_start
+            own = states[self._accelerator.process_index % len(states)]
+            restore_random_state(own, self._accelerator.device)
 
     def state(self) -> LoopValues:
         return LoopValues(
             frozen=self._frozen(),
             frozen_at_start=self._frozen_at_start,
             groups_at_start=self._groups_at_start,
+            random_at_start=gather_object([self._random_at_start]),
             objects={name: _state_of(name, each) for name, each in self._objects.items()},
         )
 

@@ -188,7 +188,7 @@ class Training:
         )
         if len(optimizers) == 1 and has_known_state(optimizers[next(iter(optimizers))]):
             check_optimizer_updates_parameters(root, self._parts.optimizer)
-        self._changes = LoopChanges(root, [*optimizers.values()], checkpointed or {})
+        self._changes = LoopChanges(accelerator, root, [*optimizers.values()], checkpointed or {})
         self._groups = sum(len(each.param_groups) for each in optimizers.values())
         self._rates: dict[str, tuple[float, ...]] = {}
         self._memory_before = baseline

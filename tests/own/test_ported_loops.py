@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,3 +47,16 @@ def test_a_loop_ends_as_in_plain_torch_and_after_kills_bit_for_bit(name, tmp_pat
     assert torch.equal(weights(loop(Ours(tmp_path / "killed"))), found)
     assert recorded_rates(tmp_path / "killed") == ours.rates
     assert len(ours.rates) == STEPS
+
+
+@pytest.mark.slow
+def test_two_processes_end_as_one(tmp_path):
+    script = [str(HERE / "ported_processes.py"), str(tmp_path)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    subprocess.run([*launcher, *script], check=True, timeout=500)
+    for rank in (0, 1):
+        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert len(found) == 5
+        for name, (off, is_equal) in found.items():
+            assert off < TOLERANCE, name
+            assert is_equal, name
