@@ -18,7 +18,7 @@ from torch import distributed
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ported_loops import LOOPS, Killed, Ours, Plain, weights  # noqa: E402
+from ported_loops import LOOPS, Killed, Ours, Plain, weights
 
 NAMES = ("rate_by_epoch", "unfrozen", "plateau inside", "plateau_outside", "steps inside")
 KILL_AT = 8
