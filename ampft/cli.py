@@ -124,7 +124,9 @@ def find_command(name: str, argv: Sequence[str] = ()) -> Any:
 
 def _run(words: Sequence[str]) -> None:
     name = words[0] if words else None
-    if name in ("-h", "--help"):
+    if name == "help" and words[1:2] and words[1] in names():
+        name, words = words[1], [words[1], "--help"]
+    if name in ("-h", "--help", "help"):
         print("\n".join(_help()))
     elif name == "--version":
         from ampft.machine import installed_versions

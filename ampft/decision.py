@@ -269,9 +269,9 @@ def joined_parts(name: str) -> tuple[str, ...]:
     return parts if len(parts) > 1 and all(parts) else (name,)
 
 
-def join_texts(texts: Iterable[str | None]) -> str | None:
-    """Return the texts that exist with a space between them; None if none exists."""
-    return BLANK.join(text for text in texts if text is not None) or None
+def join_texts(texts: Iterable[str | None], delimiter: str = BLANK) -> str | None:
+    """Return the texts that exist, with the delimiter between them; None if none exists."""
+    return delimiter.join(text for text in texts if text is not None) or None
 
 
 def described(features: Mapping[str, object], text: str) -> str:
@@ -536,6 +536,7 @@ class Contract:
     # How a text becomes the words that are predicted; None if the model reads no words.
     units: Mapping[str, Any] | None = None
     feature_columns: tuple[str, ...] = ()  # Columns that `described` writes before a text.
+    text_column_delimiter: str = BLANK  # Text between the columns of a text of several.
 
     def values(self) -> dict[str, Any]:
         """Return the contract as JSON values."""
@@ -546,12 +547,16 @@ class Contract:
         rule["label_names"] = list(self.rule.label_names)
         rule["decisions"] = self.rule.decisions.entries(self.rule.label_names)
         tokenization = None if self.tokenization is None else asdict(self.tokenization)
-        features = {"feature_columns": list(self.feature_columns)} if self.feature_columns else {}
+        more: dict[str, Any] = {}
+        if self.feature_columns:
+            more["feature_columns"] = list(self.feature_columns)
+        if self.text_column_delimiter != BLANK:
+            more["text_column_delimiter"] = self.text_column_delimiter
         return {
             "schema": SCHEMA,
             "task": self.task,
             "input_columns": list(self.input_columns),
-            **features,
+            **more,
             "units": self.units,
             "tokenization": tokenization
             and {**tokenization, "inputs": list(tokenization["inputs"])},
@@ -603,7 +608,10 @@ class Contract:
         """
         parts = [(n,) if n in row else joined_parts(n) for n in self.input_columns]
         first, *second = (
-            join_texts(None if row[n] is None else str(row[n]) for n in part) for part in parts
+            join_texts(
+                (None if row[n] is None else str(row[n]) for n in part), self.text_column_delimiter
+            )
+            for part in parts
         )
         if first is None or None in second:
             raise ValueError(f"a row has no text in {', '.join(self.input_columns)}")

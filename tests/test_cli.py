@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -94,6 +95,7 @@ def test_env_writes_json():
     ("words", "match"),
     [
         ((), "the command is missing, such as ampft train. See ampft --help"),
+        (("helpme",), "unknown command helpme"),
         (("trian",), "unknown command trian. Did you mean 'train'?"),
         (("env", "--jsn"), "unknown flag --jsn. Did you mean '--json'?"),
         (("predict", "file.csv"), "--model DIR is missing. See ampft predict --help"),
@@ -255,6 +257,15 @@ def test_the_version(capsys):
         cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.stdout == f"ampft {metadata.version('ampft')}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "start"), [((), "usage: ampft COMMAND"), (("train",), "usage: ampft train")]
+)
+def test_help_is_a_command_too(words, start, capsys):
+    with contextlib.suppress(SystemExit):
+        cli.main(["help", *words])
+    assert capsys.readouterr().out.startswith(start)
 
 
 def test_the_help_of_predict_says_that_formulas_are_kept(capsys):

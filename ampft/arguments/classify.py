@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampft.arguments.flags import parse_duration
 from ampft.data.request import DataRequest
+from ampft.engine.checkpoints.checkpoint_interval import parse_interval
 from ampft.errors import InputError
 from ampft.flag import BATCH, DATA, EVALUATION, OPTIMIZER, OUTPUT, flag, split_names
 from ampft.models.model_settings import TrainedPartSettings
@@ -306,6 +307,7 @@ class OutputArguments:
         None,
         "write a checkpoint every N optimizer steps (500), after every epoch (epoch) or every N "
         "minutes (10min); if none, never",
+        check=lambda name, text: parse_interval(text),
     )
     checkpoint_total_limit: int | None = _output(
         None,

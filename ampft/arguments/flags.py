@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
@@ -122,6 +123,9 @@ def given_flags(
             values = values if metadata["many"] else values[:1]
             position += len(values)
             yield GivenFlag(name, (word, *values), values)
+
+
+CONFIG_SUFFIXES = (".yaml", ".yml")  # .json can be data, too
 
 
 @dataclass(frozen=True)
@@ -354,6 +358,8 @@ def _store_positional(
     word = rest[0]
     if word[:1] and word[0] in _DASHES:
         hint = f" It begins with a typographic dash; write --{word.lstrip(_DASHES + '-')}."
+    elif "train_file" in known and Path(word).suffix.lower() in CONFIG_SUFFIXES:
+        hint = f" If it is a file of settings: --config {shlex.quote(word)}."
     elif "train_file" in known and Path(word).is_file():
         hint = (
             " To pass several files, separate them by commas, or quote a pattern: --train_file"

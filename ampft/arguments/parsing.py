@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,17 +16,19 @@ from ampft.arguments.flags import check_combinations, flag_problem, flag_switche
 from ampft.arguments.help_text import HELP, Help
 from ampft.arguments.suggestions import meant_flag
 from ampft.data.request import CONFIGURATIONS, OF_OWN_DATA
-from ampft.engine.checkpoints.checkpoint_interval import parse_interval
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.registry import found
 from ampft.tasks.table import TASKS, problem_types, task_of_folder
 from ampft.tasks.task_settings import check_decision_flags
+from ampft.text.escaping import without_credentials
 from ampft.text.terminal import labelled, print_once, quiet_optional_packages
 
 OF_IMAGES_AND_SOUNDS = (
     *("ignore_index", "augment", "image_size", "multi_scale", "channels_last"),
     "max_length_seconds",
 )
+FILES = ("train_file", "validation_file", "test_file")
+PATHS = (*FILES, "dataset_name", "model_name_or_path", "processor_name", "output_dir")
 TRAINING_HELP = Help(
     "Fine-tune a Hugging Face classifier in the precision you request, and report the result and "
     "the precision that was measured.",
@@ -191,6 +194,7 @@ def _conflicts(arguments: ClassifyArguments, given: Collection[str]) -> Iterator
     defaults = BUILT_IN_DEFAULTS.get(arguments.dataset_name or "", {})
     default_ratio = defaults.get("warmup_ratio", ClassifyArguments.warmup_ratio)
     yield from _message(arguments.check_schedule, default_ratio)
+    yield from _path_conflicts(arguments)
     yield from _output_conflicts(arguments)
     yield from _evaluation_conflicts(arguments)
     yield from _message(_check_metric, arguments.metric_for_best_model)
@@ -219,15 +223,27 @@ def _check_metric(name: str | None) -> None:
         )
 
 
+def _path_conflicts(arguments: ClassifyArguments) -> Iterator[str]:
+    """Yield which paths no shell has expanded, and which files are addresses."""
+    for name in PATHS:
+        value = getattr(arguments, name)
+        if value is not None and Path(value).parts[:1] == ("~",):
+            whole = Path(value).expanduser()
+            yield (
+                f"--{name} {value}: ~ stands for the home folder only in a shell, without quotes "
+                f"and after a space. Write the whole path: --{name} {whole}"
+            )
+        elif name in FILES and value is not None and "://" in str(value):
+            address = without_credentials(str(value))
+            yield (
+                f"--{name} {address}: this is the address of a file, and only local files are "
+                f"read. Download it, such as with `curl -LO {shlex.quote(address)}`, and pass the "
+                "file."
+            )
+
+
 def _output_conflicts(arguments: ClassifyArguments) -> Iterator[str]:
     """Yield what is wrong with the folder of the results, and with checkpoints."""
-    folder = arguments.output_dir
-    if folder is not None and Path(folder).parts[:1] == ("~",):
-        yield (
-            f"--output_dir {folder}: ~ stands for the home folder only in a shell, without quotes. "
-            "Write the whole path."
-        )
-    yield from _message(parse_interval, arguments.checkpointing_steps)
     if arguments.resume_from_checkpoint is not None and arguments.output_dir is None:
         yield (
             f"--resume_from_checkpoint {arguments.resume_from_checkpoint}: --output_dir is "

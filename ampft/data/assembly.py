@@ -141,6 +141,7 @@ def assemble(
         shared_with_train=dict.fromkeys(splits.keys() - {"train"}, 0) | shared,
         text_units=columns.units if ordered else None,
         feature_columns=columns.features,
+        text_column_delimiter=columns.delimiter,
         number_name=columns.labels.title if columns.labels.numbers else None,
     )
 

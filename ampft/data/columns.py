@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from ampft.data.request import DataRequest
 from ampft.data.row_labels import WEIGHT_COLUMN, LabelParser
 from ampft.data.sources.source_table import SourceTable, as_text
 from ampft.data.splits import GROUP_COLUMN, ID_COLUMN
-from ampft.decision import described, join_texts, joined_parts
+from ampft.decision import BLANK, described, join_texts, joined_parts
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 from ampft.text.units import TextUnits
 
@@ -27,8 +28,25 @@ PAIRS = (
     ("text1", "text2"),
     ("text_a", "text_b"),
 )
+# Names of two texts of one kind, such as sentence_A and sentence_B, where a table has no others.
+TWINS = re.compile(
+    r"(sentence|sent|text|question|query|passage|document|doc|phrase|comment|review|title|claim"
+    r"|utterance|snippet|string|premise)s?[ _.-]?(1|2|a|b)",
+    re.IGNORECASE,
+)
 TEXTS = ("text", "sentence", "content", "review", "comment", "utterance", "tweet", "title")
-LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "accept", "cats")
+LABELS = (
+    "label",
+    "labels",
+    "class",
+    "category",
+    "target",
+    "sentiment",
+    "intent",
+    "accept",
+    "cats",
+    "is_duplicate",
+)
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
@@ -65,15 +83,20 @@ class InputColumns:
     parts: tuple[tuple[str, ...], ...]
     # Columns that are put before the first input, by the name that stands there.
     features: Mapping[str, str] = field(default_factory=dict)
+    delimiter: str = BLANK  # Text between joined columns.
 
     @classmethod
     def of(
-        cls, names: Sequence[str], available: Sequence[str], features: Sequence[str] = ()
+        cls,
+        names: Sequence[str],
+        available: Sequence[str],
+        features: Sequence[str] = (),
+        delimiter: str = BLANK,
     ) -> InputColumns:
         """Return the columns of each name; a column that has a name exactly is not split."""
         present = frozenset(available)
         parts = tuple((name,) if name in present else joined_parts(name) for name in names)
-        return cls(tuple(names), parts, dict(zip(features, features, strict=True)))
+        return cls(tuple(names), parts, dict(zip(features, features, strict=True)), delimiter)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -83,7 +106,7 @@ class InputColumns:
     def renamed(self, names: Mapping[str, str]) -> InputColumns:
         parts = tuple(tuple(names.get(n, n) for n in part) for part in self.parts)
         features = {said: names.get(column, column) for said, column in self.features.items()}
-        return InputColumns(self.names, parts, features)
+        return replace(self, parts=parts, features=features)
 
     def texts(self, values: Sequence[object], location: str) -> list[str | None]:
         """Return the text of each input, or None if none of its columns has one.
@@ -99,7 +122,7 @@ class InputColumns:
             name: as_text(value, location, name)
             for name, value in zip(self.sources, values, strict=True)
         }
-        texts = [join_texts(cells[name] for name in part) for part in self.parts]
+        texts = [join_texts((cells[n] for n in part), self.delimiter) for part in self.parts]
         if self.features and texts[0] is not None:
             features = {said: cells[column] for said, column in self.features.items()}
             texts[0] = described(features, texts[0])
@@ -118,10 +141,11 @@ class DataColumns:
     are_spans: bool = False  # Whether they are texts with spans, not words with tags.
     units: TextUnits = field(default_factory=TextUnits)  # How texts are divided into words.
     features: tuple[str, ...] = ()  # Columns that are put before a text.
+    delimiter: str = BLANK  # Text between joined columns.
 
     def of_table(self, available: Sequence[str]) -> InputColumns:
         """Return where the inputs are in a table with these columns."""
-        return InputColumns.of(self.inputs, available, self.features)
+        return InputColumns.of(self.inputs, available, self.features, self.delimiter)
 
     def of_split(self, split: str, request: DataRequest) -> DataColumns:
         """Return the columns to read of a split: without metrics by weight, only training has any.

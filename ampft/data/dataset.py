@@ -55,6 +55,7 @@ class ClassificationData:
     masks: Mapping[str, Masks] | None = None
     number_name: str | None = None  # Name of what labels measure, if they are numbers.
     feature_columns: tuple[str, ...] = ()  # Columns that each text says, see `decision.described`.
+    text_column_delimiter: str = " "  # Text between joined columns.
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -110,6 +110,9 @@ class DataRequest(HubSettings):
         "text column, two columns for text pairs (a,b), or columns to join into one text (a+b); "
         "with tokens the column of words, or of texts with spans",
     )
+    text_column_delimiter: str = _flag(
+        " ", "text between the columns that a+b joins into one text", needs=("text_column_names",)
+    )
     label_column_name: str | None = _flag(
         None,
         "label column; with multi-label also one 0/1 column per label: a,b; with tokens the column "

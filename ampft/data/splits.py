@@ -145,9 +145,14 @@ def with_missing_splits(
     # 0 asks for no such split, so nothing is ignored.
     ignored = [name for name in not_made if not_made[name] and getattr(request, name)]
     refuse_unused_options(request, ignored, "data with splits of their own, or with --folds")
-    chosen = (request.max_train_samples, request.max_eval_samples, request.max_predict_samples)
-    if "validation" in parts and not divides and chosen == (None, None, None):
-        refuse_unused_options(request, ("data_seed",), "data with splits of their own, used whole")
+    limits = (request.max_train_samples, request.max_eval_samples, request.max_predict_samples)
+    seed_notes = []
+    is_whole = "validation" in parts and not divides and limits == (None, None, None)
+    if is_whole and request.data_seed != DataRequest.data_seed:
+        seed_notes = [
+            f"--data_seed {request.data_seed} has no effect: the data have splits of their own, "
+            "used whole. The order of the examples follows --seed."
+        ]
     if not divides:
         refuse_unused_options(request, ("fold",), "data that are not divided by --folds")
     if divides and leaves_out:
@@ -170,7 +175,7 @@ def with_missing_splits(
         for split, rows in made.items()
     }
     splits = {**parts, **splits}
-    return {split: splits[split] for split in LIMITS if split in splits}, notes
+    return {split: splits[split] for split in LIMITS if split in splits}, [*notes, *seed_notes]
 
 
 def _evaluated_splits(

@@ -19,6 +19,7 @@ from ampft.data.columns import (
     LABELS,
     PAIRS,
     TEXTS,
+    TWINS,
     DataColumns,
     InputColumns,
     extra_columns,
@@ -139,7 +140,13 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         )
         if dataset is None and request.text_columns is None:
             _refuse_addresses(table, inputs)
-        chosen = DataColumns(inputs, parser, extra=extra, features=request.features)
+        chosen = DataColumns(
+            inputs,
+            parser,
+            extra=extra,
+            features=request.features,
+            delimiter=request.text_column_delimiter,
+        )
         if request.features:
             require_columns(
                 request.features, table.columns, FEATURE_FLAG, origin=origin, describe=describe
@@ -323,12 +330,23 @@ def _text_columns(
         return (others[0],)
     if len(choices) == 1:
         return choices[0]
+    if not choices and _are_twins(others):
+        return tuple(others)
     problem = "several possible text columns" if choices else "no text column with a usual name"
     raise InputError(
         f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Pass the right"
         f" one, for example --text_column_names text, or a,b for pairs, or a{JOIN}b to join them."
         f"{hint}"
     )
+
+
+def _are_twins(columns: Sequence[str]) -> bool:
+    """Return whether the only two columns are two texts of one kind, the first one first."""
+    found = [TWINS.fullmatch(name) for name in columns]
+    parts = [(match[1].lower(), match[2].lower()) for match in found if match is not None]
+    if len(columns) != 2 or len(parts) != 2:
+        return False
+    return parts[0][0] == parts[1][0] and (parts[0][1], parts[1][1]) in (("1", "2"), ("a", "b"))
 
 
 def _text_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:

@@ -81,13 +81,13 @@ def translate(argv: Sequence[str], own: OwnFlags, *, command: Sequence[str] | No
         return translation
     lines = list(problems.values())
     is_simple = len(lines) == 1 and lines[0] not in problems  # its own message is advice enough
-    if command is not None and not is_simple and CONFIG not in problems:
-        command = launch_command(argv) or command
+    if CONFIG not in problems:
         words, is_whole, is_renamed = _corrected(argv, own)
         conflict = own.conflict(words) if words else None
         if conflict is not None:
             lines += conflict.splitlines()
-        elif words:
+        elif words and command is not None and not is_simple:
+            command = launch_command(argv) or command
             without = "Without it" if len(lines) == 1 else "Without them"
             without = "Corrected, without the others" if is_renamed else without
             lines.append(

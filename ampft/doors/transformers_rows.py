@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from ampft.arguments.classify import SCHEDULES
+from ampft.tasks.table import TASKS
 
 Given = Mapping[str, str]  # Values of the flags on the command line, "true" for a bare switch.
 
@@ -325,9 +326,16 @@ def _task_name(value: str, given: Given) -> list[str]:
         if "dataset_name" in given and "label_column_name" not in given:
             words += ["--label_column_name", f"{name}_tags"]
         return words
+    if value in TASKS:
+        raise RefusedError(f"this is --task {value} here.")
+    sources = [name for name in ("dataset_name", "train_file", "train_dir") if name in given]
+    instead = f"a data set of the hub is --dataset_name {value}, and your own --train_file FILE"
+    if sources:
+        instead = f"--{sources[0]} names the data already: remove the flag"
     raise RefusedError(
-        f"received {value!r}; known are {', '.join((*GLUE, *_WORD_TASKS))}. For other tags: "
-        f"--task tokens --label_column_name {value}_tags."
+        f"received {value!r}, and the flag names a task of GLUE ({', '.join(GLUE)}) or a kind of "
+        f"tags ({', '.join(_WORD_TASKS)}). For other data, {instead}. Tags of words in a column "
+        "are --task tokens --label_column_name COLUMN."
     )
 
 
@@ -365,12 +373,6 @@ def _text_columns(value: str, given: Given) -> list[str]:
     if "text_column_delimiter" in given or value.count(",") > 1:
         value = "+".join(part.strip() for part in value.split(","))
     return ["--text_column_names", value]
-
-
-def _delimiter(value: str, given: Given) -> list[str]:
-    if value.replace("\\n", " ").replace("\\t", " ").strip():
-        raise RefusedError(f"received {value!r}; columns are joined with a space.")
-    return []
 
 
 def _config_name(value: str, given: Given) -> list[str]:
@@ -850,7 +852,7 @@ ROWS: dict[str, Row] = {
     "eval_split_name": _renamed("validation_split_name"),
     "remove_columns": _harmless("columns that are not named are not read"),
     "text_column_delimiter": Row(
-        CONVERTED, "joins the columns of --text_column_names, with a space", convert=_delimiter
+        TAKEN, "--text_column_delimiter; it also joins the columns of --text_column_names"
     ),
     "metric_name": Row(CONVERTED, "--metric, unless the report has it", convert=_metric_name),
     "language": Row(CONVERTED, "of XNLI: --eval_dataset_config_name", convert=_language),

@@ -85,6 +85,7 @@ class TrainingInfo:
     number_labels: bool = False  # Whether labels are numbers.
     labels_of_columns: bool = False  # Whether a row has a label of each of several columns.
     feature_columns: tuple[str, ...] = ()  # Columns that are put before each text.
+    text_column_delimiter: str = " "  # Text between joined columns.
 
 
 @dataclass(frozen=True)

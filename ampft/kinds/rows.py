@@ -164,7 +164,9 @@ def table_of_rows(
         )
     names = _requested_columns(request.text_column_names, trained.input_columns)
     table = open_table(Path(file), flag="FILE", encoding=request.encoding, sheet=request.sheet_name)
-    columns = InputColumns.of(names, table.columns, trained.feature_columns)
+    columns = InputColumns.of(
+        names, table.columns, trained.feature_columns, trained.text_column_delimiter
+    )
     # Their names in the table differ at most in case and blanks.
     renamed = {new: old for old, new in column_renames(table.columns, columns.sources).items()}
     require_columns(
@@ -242,7 +244,9 @@ def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[
         place = f"position {number} (from 0)"
         if is_text and isinstance(row, Mapping):
             names = tuple(row)
-            columns = InputColumns.of(trained.input_columns, names, trained.feature_columns)
+            columns = InputColumns.of(
+                trained.input_columns, names, trained.feature_columns, trained.text_column_delimiter
+            )
             require_columns(columns.sources, names, "inputs", origin=place)
             row = list(columns.texts([row[name] for name in columns.sources], place))
         tuples.append(tuple(row) if isinstance(row, list | tuple) else (row,))

@@ -365,6 +365,7 @@ def recorded_training(record: RunRecord, folder: Path) -> TrainingInfo:
         labels_of_columns=task_row(record).labels_of_columns,
         text_units=None if units is None else TextUnits(**units),
         feature_columns=() if contract is None else contract.feature_columns,
+        text_column_delimiter=" " if contract is None else contract.text_column_delimiter,
     )
 
 

@@ -119,7 +119,9 @@ def _joins(record: RunRecord) -> str:
     """Return how texts consist of several columns, or an empty string."""
     parts = [joined_parts(name) for name in record.data.input_columns]
     joins = [" and ".join(map(code, columns)) for columns in parts if len(columns) > 1]
-    joined = f" Texts consist of {'; '.join(joins)}, joined by a space." if joins else ""
+    delimiter = record.arguments.get("text_column_delimiter", " ")
+    between = "a space" if delimiter == " " else code(json.dumps(delimiter, ensure_ascii=False))
+    joined = f" Texts consist of {'; '.join(joins)}, joined by {between}." if joins else ""
     features = split_names(record.arguments.get("feature_columns"))
     if not features:
         return joined

@@ -118,6 +118,7 @@ class Task:
             getattr(self.inputs, "tokenization", None),
             None if self.data.text_units is None else asdict(self.data.text_units),
             self.data.feature_columns,
+            self.data.text_column_delimiter,
         )
 
     @property

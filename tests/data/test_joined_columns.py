@@ -1,11 +1,14 @@
 """Columns joined by + are one text, from every source."""
 
+import json
+
 import pytest
 from datasets import Dataset, DatasetDict
 from tiny_files import load, rows_of
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
+from ampft.decision import Contract, Rule
 from ampft.errors import InputError
 
 HEADER = "title,Body,tags,label"
@@ -57,3 +60,43 @@ def test_data_in_memory_are_joined_alike(tmp_path):
 def test_wrong_names_are_refused(tmp_path, names, message):
     with pytest.raises(InputError, match=message):
         load(tmp_path, CONTENT, text_column_names=names)
+
+
+@pytest.mark.parametrize("delimiter", [",", "[SEP]", "\\n", ""])
+def test_cells_are_joined_by_the_text_that_the_user_chose(tmp_path, delimiter):
+    data = load(tmp_path, CONTENT, text_column_names=NAME, text_column_delimiter=delimiter)
+    expected = [delimiter.join(text.split()) for text, _ in JOINED]
+    assert [text for text, _ in rows_of(data)] == expected
+    contract = Contract("text", (NAME,), Rule(("x", "y")), text_column_delimiter=delimiter)
+    again = Contract.from_values(json.loads(contract.text()))
+    assert again == contract
+    assert again.texts({"title": "D", "body": None, "tags": "f"}) == f"D{delimiter}f"
+
+
+def test_a_contract_with_blanks_says_nothing_of_them():
+    assert "delimiter" not in Contract("text", (NAME,), Rule(("x", "y"))).text()
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("sentence_A,sentence_B", ("sentence_A", "sentence_B")),
+        ("Question 1,Question 2", ("Question 1", "Question 2")),
+        ("query_a,query_b", ("query_a", "query_b")),
+        ("question1,question2", ("question1", "question2")),
+    ],
+)
+def test_two_texts_of_one_kind_are_a_pair(tmp_path, header, columns):
+    data = load(tmp_path, f"{header},label\na,b,x\nc,d,y\n")
+    assert data.input_columns == columns
+
+
+@pytest.mark.parametrize("header", ["sentence_A,query_B", "x1,x2", "sentence_B,sentence_C", "id,a"])
+def test_two_other_columns_are_not_a_pair(tmp_path, header):
+    with pytest.raises(InputError, match="no text column with a usual name"):
+        load(tmp_path, f"{header},label\na,b,x\nc,d,y\n")
+
+
+def test_the_label_of_quora_needs_no_flag(tmp_path):
+    data = load(tmp_path, "question1,question2,is_duplicate\na,b,0\nc,d,1\n")
+    assert (data.input_columns, data.label_names) == (("question1", "question2"), ("0", "1"))

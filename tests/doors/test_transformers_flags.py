@@ -261,7 +261,10 @@ def test_two_languages_are_two_configurations():
         ("--config_name m --model_name_or_path m", "--model_name_or_path m"),
         ("--text_column_name a,b,c", "--text_column_names a+b+c"),
         ("--text_column_names a,b", "--text_column_names a,b"),
-        ("--text_column_names a,b --text_column_delimiter '\\n'", "--text_column_names a+b"),
+        (
+            "--text_column_names a,b --text_column_delimiter [SEP]",
+            "--text_column_names a+b --text_column_delimiter [SEP]",
+        ),
         ("--language de", "--dataset_name facebook/xnli --dataset_config_name de"),
         ("--eval_split_name dev", "--validation_split_name dev"),
         ("--metric_name f1", ""),
@@ -317,7 +320,6 @@ def test_values(typed, expected):
         ("--half_precision_backend apex", "apex is not supported"),
         ("--adafactor --optim adamw_torch", "--optim adamw_torch is set too"),
         ("--config_name other --model_name_or_path m", "weights and configuration are one"),
-        ("--text_column_names a,b --text_column_delimiter ;", "joined with a space"),
         ("--train_language en", "it needs --language"),
         ("--language de --train_file a.csv", "--train_file names other data"),
         ("--deepspeed ds.json", "DeepSpeed is not supported"),
@@ -599,10 +601,82 @@ def test_contradictions_of_all_kinds_are_in_one_message():
         "bleu --lr_scheduler_type constant --warmup_ratio 0.1 --checkpointing_steps often"
     )
     assert [line.split()[0].rstrip(":") for line in lines] == [
-        "--lora_alpha", "--threshold", "--huber_delta", "--adam_beta1", "--adam_beta2",
-        "--warmup_ratio", "--checkpointing_steps", "--resume_from_checkpoint",
-        "--metric_for_best_model",
+        "--checkpointing_steps", "--lora_alpha", "--threshold", "--huber_delta", "--adam_beta1",
+        "--adam_beta2", "--warmup_ratio", "--resume_from_checkpoint", "--metric_for_best_model",
     ]  # fmt: skip
+
+
+def test_an_unknown_flag_hides_no_contradiction():
+    lines = refusal("--train_file a.csv --num_cycles 2 --checkpointing_steps best")
+    assert [line.split()[0] for line in lines[:2]] == ["unknown", "--checkpointing_steps:"]
+    first, second = refusal("--train_file a.csv --num_cycles 2 --huber_delta 1")
+    assert "--num_cycles" in first
+    assert "--huber_delta needs" in second
+    assert len(refusal("--train_file a.csv --num_cycles 2")) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--train_file=~/x.csv", "--train_file ~/x.csv: ~ stands for the home folder"),
+        ("--dataset_name '~/x'", "--dataset_name ~/x: ~ stands for the home folder"),
+        ("--train_file https://u:pw@x.org/a.csv", "--train_file https://x.org/a.csv: this is the"),
+        ("settings.yaml", "If it is a file of settings: --config settings.yaml"),
+        ("--task_name waterbirds", "is --dataset_name waterbirds, and your own --train_file"),
+        ("--task_name waterbirds --train_file a.csv", "--train_file names the data already"),
+        ("--task_name tokens", "this is --task tokens here"),
+    ],
+)
+def test_what_was_meant_is_answered(typed, message):
+    assert message in "\n".join(refusal(typed))
+
+
+@pytest.mark.parametrize(
+    ("typed", "splits"),
+    [
+        ("--do_eval", "validation"),
+        ("--do_predict", "test"),
+        ("--do_predict True --do_eval True --do_train False", "validation,test"),
+        ("--do_train --do_eval --do_predict", None),
+        ("--do_eval False", None),
+        ("", None),
+    ],
+)
+def test_a_command_without_do_train_evaluates(typed, splits):
+    given = parse(f"--model_name_or_path m --validation_file a.csv --train_file b.csv {typed}")
+    assert given.evaluate_only == splits
+
+
+def test_settings_of_a_training_have_no_effect_where_nothing_is_trained(capsys):
+    given = parse(
+        "--model_name_or_path m --test_file a.csv --do_predict --learning_rate 1 --lora_r 8 "
+        "--save_strategy epoch --save_total_limit 2 --seed 3 --load_best_model_at_end"
+    )
+    default = ClassifyArguments()
+    assert (given.learning_rate, given.lora_r, given.checkpointing_steps) == (None, None, None)
+    assert (given.train_file, given.seed, given.optim) == ("a.csv", 3, default.optim)
+    said = " ".join(capsys.readouterr().out.split())
+    for flag in ("learning_rate", "lora_r", "checkpointing_steps", "checkpoint_total_limit"):
+        assert f"--{flag}" in said.partition("unused")[2]
+    assert "nothing is trained" in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--do_eval --train_file a.csv", "the model to evaluate is missing"),
+        ("--do_eval --model_name_or_path m", "the data are missing"),
+        (
+            "--do_eval --model_name_or_path m --test_file a --resume_from_checkpoint latest "
+            "--output_dir o",
+            "no training to continue",
+        ),
+        ("--do_train --evaluate_only test --train_file a", "--evaluate_only is set too"),
+        ("--do_train False", "nothing is left to do"),
+    ],
+)
+def test_evaluations_that_cannot_be(typed, message):
+    assert message in "\n".join(refusal(typed))
 
 
 def test_wrong_values_and_contradictions_are_in_one_message():
