@@ -258,7 +258,8 @@ def missing_splits(
     if "test" in existing:
         del fractions["test"]
     new: dict[str, IntArray] = {}
-    left = 1.0
+    most, distinct, left = request.max_drawn_samples, len(np.unique(groups)), 1.0
+    limited = [split for split, share in fractions.items() if 0 < most < round(share * distinct)]
     for split in reversed(fractions):
         if fractions[split]:
             first, second = split_off(
@@ -266,9 +267,9 @@ def missing_splits(
                 groups[rest],
                 fractions[split] / left,
                 seed=request.data_seed,
-                most=request.max_drawn_samples or None,
+                most=most or None,
             )
-            left -= fractions[split]
+            left -= most / distinct if split in limited else fractions[split]
             rest, new[split] = rest[first], rest[second]
             if not len(second):
                 rows, different = len(groups), len(np.unique(groups))
@@ -286,12 +287,6 @@ def missing_splits(
         f"Splits made from the {len(groups)} training {what}, seed {request.data_seed}: {sizes}; "
         f"train keeps {len(rest)}."
     )
-    most, distinct = request.max_drawn_samples, len(np.unique(groups))
-    limited = [
-        split
-        for split in fractions
-        if split in new and 0 < most < round(fractions[split] * distinct)
-    ]
     notes = [_limit_note(limited, strata[new[limited[0]]], request)] if limited else []
     return {"train": rest, **new}, [note, *notes]
 

@@ -26,9 +26,7 @@ _SECRET_NAME = re.compile(
 def redact_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments without secret values and without credentials in URLs."""
     return {
-        name: REDACTED
-        if value is not None and _SECRET_NAME.search(name)
-        else _without_credentials(value)
+        name: REDACTED if value is not None and _SECRET_NAME.search(name) else redacted_value(value)
         for name, value in arguments.items()
     }
 
@@ -45,24 +43,24 @@ def redact_command(words: Sequence[str]) -> list[str]:
         elif word.startswith("-") and equals and _SECRET_NAME.search(name):
             redacted.append(f"{name}={REDACTED}")
         else:
-            redacted.append(_without_credentials(word))
+            redacted.append(redacted_value(word))
     return redacted
 
 
-def _without_credentials(value: Any) -> Any:
+def redacted_value(value: Any) -> Any:
     """Return a value without credentials in its texts, also in lists and mappings."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):
-        return {_without_credentials(key): _without_credentials(v) for key, v in value.items()}
+        return {redacted_value(key): redacted_value(v) for key, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(_without_credentials, value))
+        return type(value)(map(redacted_value, value))
     return value
 
 
 def without_secrets(part: Part) -> Part:
     """Return a frozen dataclass without credentials in its texts."""
-    return replace(part, **{name: _without_credentials(v) for name, v in vars(part).items()})
+    return replace(part, **{name: redacted_value(v) for name, v in vars(part).items()})
 
 
 def without_folders(name: str) -> str:

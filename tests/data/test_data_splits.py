@@ -215,6 +215,8 @@ def test_splits_that_are_held_out_are_limited_and_say_what_they_show():
         "rows give a share such as the accuracy with an interval of at most ±13.9 points (95 %), "
         "and the rarest class has 5 rows."
     )
+    new, _ = missing_splits(labels, groups, frozenset(), DataRequest(max_drawn_samples=150))
+    assert [len(new[split]) for split in ("train", "validation", "test")] == [750, 100, 150]
     for most in (200, 0):  # the negative control
         new, notes = missing_splits(
             labels, groups, frozenset(), DataRequest(max_drawn_samples=most)

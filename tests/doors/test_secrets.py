@@ -84,13 +84,34 @@ def test_no_door_shows_a_token_of_a_path(tiny_model, tmp_path):
         ("predict", place / "absent.csv", "--model", run),
         ("train", *words, "--output_dir", run),
         ("yardstick", "--output", place / "y.json", "--batches", 2, "--", *words, *short),
+        (
+            "doctor",
+            "--output_dir",
+            place / "doctor",
+            "--mixed_precision",
+            "bf16",
+            "--",
+            *words,
+            *short,
+        ),
+        (
+            "audit",
+            run,
+            "--steps",
+            1,
+            "--json",
+            place / "audit.json",
+            "--badge",
+            place / "audit.svg",
+        ),
+        ("export", run, "--format", "torch", "--output_dir", place / "artifact"),
         ("compare", "--output_dir", place / "compared", *arms, "--", *words, *short),
         ("report", place / "compared", "--output_file", place / "compared.html"),
     ]
-    expected = [0, 0, 0, 0, 0, 2, 2, 0, 0, 0]
+    expected = [0, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0]
     for door, code in zip(doors, expected, strict=True):
         done = call_here(COMMAND, *door)
-        assert done.returncode == code, (door[0], done.stderr)
+        assert done.returncode == code, (door[0], done.stdout, done.stderr)
         assert CANARY not in done.stdout + done.stderr, door[0]
         assert "REDACTED" in done.stdout + done.stderr, door[0]
     written = [path for path in place.rglob("*") if path.is_file() and model not in path.parents]

@@ -81,6 +81,7 @@ def print_run_audit(line: CommandLine[RunAuditFlags]) -> None:
 
     from ampft.lab.audit.audit import audit_run
     from ampft.lab.audit.audit_result import PARTLY_CONFIRMED, audit_text, badge_markdown, badge_svg
+    from ampft.runs.redaction import redacted_value
     from ampft.text.json_io import json_text, json_values
     from ampft.text.terminal import labelled, print_line
 
@@ -92,7 +93,7 @@ def print_run_audit(line: CommandLine[RunAuditFlags]) -> None:
     if PartialState().is_main_process:
         print_line(audit_text(audited))
         if args.json is not None:
-            values = json_values(audited)
+            values = redacted_value(json_values(audited))
             assert isinstance(values, dict)
             _write(Path(args.json), json_text({"verdict": audited.verdict, **values}))
             print_line(labelled("wrote", args.json))

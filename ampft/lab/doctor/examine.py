@@ -36,6 +36,7 @@ from ampft.lab.doctor.ranges import (
 from ampft.precision.accelerator import numerics, world_size
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
+from ampft.text.escaping import without_credentials
 
 MIN_DISTINCT = 10  # weights that were trained or drawn have many different values
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
@@ -113,8 +114,8 @@ def diagnose(case: ExaminedModel, *, tolerated: float = DEFAULT_TOLERATED) -> Di
     )
     return Diagnosis(
         setting=ExaminedSetup(
-            model=case.model_name or type(case.model).__name__,
-            data=case.data_name,
+            model=without_credentials(case.model_name) or type(case.model).__name__,
+            data=without_credentials(case.data_name),
             mode=case.precision.mode,
             execution=case.precision.execution,
             device=case.precision.device_type,
