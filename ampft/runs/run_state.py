@@ -37,6 +37,7 @@ from ampft.runs.publishing import PushToHub
 from ampft.runs.record import StepIdsHash
 from ampft.runs.redaction import redact_secrets
 from ampft.tasks.outcome import Outcome
+from ampft.text.escaping import without_credentials
 
 _GRAPHS = found("graphs")
 
@@ -68,7 +69,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         TrackerReporting(
             accelerator,
             redact_secrets(asdict(args)) if accelerator.log_with else None,
-            prepared.folder.name,
+            without_credentials(prepared.folder.name),
             prepared.folder,
             begins_again=point is not None and point.is_first,
             sent=0 if point is None else point.sent,
