@@ -106,7 +106,7 @@ def test_no_door_shows_a_token_of_a_path(tiny_model, tmp_path):
             place / "a.svg",
             *moved,
         ),
-        ("export", run, "--format", "torch", "--output_dir", place / "artifact"),
+        ("export", run, "--format", "torch", "--output_dir", place / "artifact", *data),
         ("compare", "--output_dir", place / "compared", *arms, "--", *words, *short),
         ("report", place / "compared", "--output_file", place / "compared.html"),
     ]
