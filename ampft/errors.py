@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 MAX_LISTED = 12
 MAX_QUOTED = 40  # characters
+_ERRNO = re.compile(r"\[(?:Errno|WinError) -?\d+\] ")
 
 
 class InputError(Exception):
@@ -15,6 +17,10 @@ class InputError(Exception):
     The message names the argument, what was received, what is allowed and what to do. The entry
     points (`recipes/`, `ampft.cli`) print it without a traceback and exit with code 2.
     """
+
+    def __init__(self, *words: object) -> None:
+        """Keep the message, without the numbers that the system gives its errors."""
+        super().__init__(*(_ERRNO.sub("", w) if isinstance(w, str) else w for w in words))
 
 
 class TrainingStopped(Exception):

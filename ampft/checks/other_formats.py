@@ -7,8 +7,10 @@ under the name `.csv`, or the export of a program for annotation under the name 
 from __future__ import annotations
 
 import re
+import tarfile
 import zipfile
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 from ampft.data.sources.file_names import BRAT
@@ -30,7 +32,7 @@ _STATISTICS = (
 )
 _FASTTEXT = b"__label__"  # before each label
 _OF_FASTTEXT = (
-    "It has lines of fastText. Write them as a table: (printf 'label\\ttext\\n'; sed"
+    "has lines of fastText. Write them as a table: (printf 'label\\ttext\\n'; sed"
     " 's/^__label__\\([^ ]*\\) /\\1\\t/' FILE) > FILE.tsv"
 )
 _OLE = bytes.fromhex("d0cf11e0a1b11ae1")  # .xls: Compound File Binary, section 2.2
@@ -46,7 +48,8 @@ ADVICE = {
     ".bz2": f"{_UNPACK} bunzip2 --keep FILE.",
     ".xz": f"{_UNPACK} unxz --keep FILE.",
     ".zst": f"{_UNPACK} unzstd FILE.",
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), f"{_UNPACK} tar xf FILE, or unzip FILE."),
+    **dict.fromkeys((".zip", ".7z"), f"{_UNPACK} unzip FILE, or 7z x FILE."),
+    **dict.fromkeys((".tar", ".tgz"), "It is an archive: unpack it with tar xf FILE."),
     **dict.fromkeys((".arrow", ".feather"), _ARROW),
     **dict.fromkeys(
         (".pkl", ".pickle"), "A pickle can run code when it is read. Write its rows as Parquet."
@@ -75,6 +78,24 @@ _BEGINNINGS = {
     b"version https://git-lfs": "is a pointer of Git LFS, not the data. Run: git lfs pull",
 }
 _PARQUET = b"PAR1"
+MEMBERS = 100  # of an archive, which show what it holds
+_WEBDATASET = (
+    "It is a shard of WebDataset. Pass the folder of the shards, and the column of labels:"
+)
+
+
+def _is_of_webdataset(path: Path) -> bool:
+    """Return whether an archive has a file 1.cls with the class beside each file, such as 1.jpg."""
+    try:
+        with tarfile.open(path) as archive:
+            names = [member.name for member in islice(archive, MEMBERS)]
+    except tarfile.TarError:
+        return False
+    return any(name.endswith(".cls") for name in names)
+
+
+def _is_of_fasttext(start: bytes) -> bool:
+    return start.startswith(_FASTTEXT)
 
 
 def _is_web_page(start: bytes) -> bool:
@@ -114,6 +135,7 @@ def _is_arff(start: bytes) -> bool:
 
 # The same by what the beginning of a text shows.
 _TEXTS: dict[Callable[[bytes], bool], str] = {
+    _is_of_fasttext: _OF_FASTTEXT,
     _is_web_page: "is a web page (HTML), not a table. Download the file itself.",
     _is_of_spacy: (
         "holds documents of spaCy 2 (paragraphs with sentences or cats). Write a row per sentence"
@@ -148,10 +170,12 @@ def advice(path: Path, encoding: str) -> str | None:
     suffix = path.suffix.lower()
     if path.is_file() and suffix in ("", ".txt", ".train", ".valid", ".test", ".testa", ".testb"):
         if _start(path).startswith(_FASTTEXT):
-            return _OF_FASTTEXT.replace("FILE", str(path))
+            return f"It {_OF_FASTTEXT.replace('FILE', str(path))}"
         words = found("files of words")
         if words is not None and words.has_line_per_word(path, encoding):
             return "It has a word and its tag per line: add --task tokens."
+    if suffix == ".tar" and path.is_file() and _is_of_webdataset(path):
+        return f"{_WEBDATASET} --dataset_name {path.parent} --label_column_name cls."
     what = _content(path) if path.is_file() and not is_refused(path) else None
     known = ADVICE.get(suffix) if what is None else f"It {what}"
     return None if known is None else known.replace("FILE", str(path))

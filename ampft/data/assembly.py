@@ -369,6 +369,12 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
         else:
             _refuse_complements(train)
         _refuse_lists(train, several=several)
+        if not several and _have_decimal_commas(train.names):
+            raise InputError(
+                f"{train.origin}: the labels are numbers with decimal commas, such as"
+                f" {quoted(train.names[0])}. Write points instead, and add --task regression to"
+                " predict the numbers. If each number is a class, add a letter to it."
+            )
     for split, part in rows.items():
         _refuse_unseen(split, part, train)
     return train.declared or sort_names(train.names)
@@ -455,11 +461,18 @@ def _refuse_lists(train: LabelledRows, *, several: bool) -> None:
                 f" separates labels, add --label_separator {typed}. Otherwise write them"
                 " without it."
             )
+        is_number = separator == "," and _have_decimal_commas(names)
+        numbers = " If they are numbers with decimal commas, write points." if is_number else ""
         flags = "" if separator == "," else f" --label_separator {typed}"
         raise InputError(
             f"{train.origin}: {found} If a row has several labels, add --task multi-label{flags}."
-            f" If each of them is one class, write them without {separator!r}."
+            f"{numbers} If each of them is one class, write them without {separator!r}."
         )
+
+
+def _have_decimal_commas(names: Sequence[str]) -> bool:
+    """Return whether all labels are numbers, and each has a comma instead of a point."""
+    return all("," in n and NUMBER.fullmatch(n.strip().replace(",", ".", 1)) for n in names)
 
 
 def _refuse_unseen(split: str, part: LabelledRows, train: LabelledRows) -> None:

@@ -35,6 +35,7 @@ from ampft.data.row_collector import LabelledRows, concatenated
 from ampft.data.row_labels import NO, UNLABELLED, YES, LabelParser
 from ampft.data.sources.arrow_rows import read_rows
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
+from ampft.data.sources.folders import TEXT, folder_kind
 from ampft.data.sources.source_table import SAMPLE_ROWS, SourceTable, described_columns
 from ampft.decision import JOIN, template
 from ampft.errors import InputError, listed, quoted, quoted_list
@@ -122,7 +123,7 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         _refuse_files_without_labels(dataset, origin)
     hint = "" if dataset is not None else header_hint(columns, origin)
     if dataset is None and named is None and {*map(normalized_name, columns)}.isdisjoint(LABELS):
-        hint = _hint_on_yes_and_no(table) or hint
+        hint = _hint_on_objects(table) or _hint_on_yes_and_no(table) or hint
     labels = _label_columns(columns, named, origin=origin, describe=describe, hint=hint)
     if dataset is not None:
         media = _media_by_type(dataset, request, describe)
@@ -193,6 +194,21 @@ def _feature_note(columns: DataColumns, available: Sequence[str]) -> str:
     return f"Each text is read as {template(features)!r}, and must be typed in this form elsewhere."
 
 
+def _hint_on_objects(table: SourceTable) -> str:
+    """Return what to do if labels are in objects in cells, as in nested JSON; empty if not."""
+    for name in table.columns:
+        cells = [cell for _, (cell,) in islice(table.read((name,)), MEDIA_ROWS)]
+        for cell in cells:
+            inner = cell[0] if isinstance(cell, list) and cell else cell
+            keys = {*inner} & {*LABELS} if isinstance(inner, dict) else ()
+            if keys:
+                return (
+                    f" The labels are inside {quoted(name)}, under {quoted(min(keys))}: write them"
+                    " into a column of their own, such as with pandas.json_normalize(ROWS)."
+                )
+    return ""
+
+
 def _hint_on_yes_and_no(table: SourceTable) -> str:
     """Return what to do if several columns of a table hold 0 and 1; empty if they do not."""
     values: list[set[str]] = [set() for _ in table.columns]
@@ -253,6 +269,12 @@ def _refuse_files_without_labels(dataset: Dataset, origin: str) -> None:
             f"--dataset_name {origin}: the {column} files in this folder have no labels. Put each "
             f"class into its own subfolder ({origin}/CLASS/FILE), or pass a table of paths and "
             "labels with --train_file."
+        )
+    if [*dataset.features] == ["text"] and folder_kind(origin, TEXT) == TEXT:
+        raise InputError(
+            f"--dataset_name {origin}: `datasets` reads the lines of its files without their "
+            "folders. If each folder of .txt files is a class, add --task text; files of other "
+            "kinds are then left out."
         )
 
 

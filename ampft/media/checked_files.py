@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -23,7 +23,7 @@ from ampft.data.media_kind import FRAMES_COLUMN, RATE_COLUMN, MediaKind
 from ampft.data.row_collector import LabelledRows
 from ampft.errors import InputError, listed
 from ampft.media.images import as_rgb, image_conversions, open_image, refuse_nearly_black
-from ampft.media.sounds import open_sound
+from ampft.media.sounds import open_sound, sound_library
 from ampft.text.numbers import byte_size, byte_sizes
 
 IntArray = npt.NDArray[np.int64]
@@ -96,6 +96,8 @@ def check_media(
         InputError: Some cannot be decoded; the message names their files and rows.
     """
     media = MEDIA[kind]
+    if kind == "sound":
+        sound_library()  # before any file is read
     checked: dict[str, LabelledRows] = {}
     conversions: Counter[str] = Counter()
     peaks: list[int] = []
@@ -149,6 +151,13 @@ def _elsewhere(problem: str, folder: Path, media: MediaKind) -> str:
     return ""
 
 
+def _on_windows_paths(problems: Sequence[str]) -> str:
+    """Return what to do if missing files have absolute paths of Windows; empty otherwise."""
+    if not all(re.search(r"\b[A-Za-z]:/.*: the file does not exist", each) for each in problems):
+        return ""
+    return " These are paths on a Windows machine: write them relative to the folder of the table."
+
+
 def _refuse_masks(part: LabelledRows, column: str) -> None:
     """Raise InputError for images that are masks of others, which lie beside them."""
     values = undecoded_column(part.inputs, column, "image")[:][column]
@@ -189,7 +198,7 @@ def _inspect_all(part: LabelledRows, column: str, media: MediaKind) -> list[Insp
         raise InputError(
             f"{part.origin}: {len(problems)} of {len(results)} {media.name}s cannot be used:"
             f" {listed(problems, limit=3, separator='; ')}."
-            f"{elsewhere or ' Fix or remove them.'}"
+            f"{elsewhere or _on_windows_paths(problems) or ' Fix or remove them.'}"
         )
     return [result for result in results if isinstance(result, InspectedMedia)]
 

@@ -58,11 +58,7 @@ UNWRITABLE: dict[type[Exception], str] = {
 }
 
 
-# Formats that a reader would expect by the ending of a file. Any other ending is CSV.
-OTHER_FORMATS = (
-    *(".xlsx", ".xls", ".ods", ".json", ".tsv", ".tab", ".feather", ".arrow", ".html"),
-    *(".gz", ".zip", ".bz2", ".xz", ".zst"),
-)
+OUTPUT_FORMATS = (".csv", ".jsonl", ".parquet")  # Without an ending, and in a pipe: CSV.
 
 
 @contextmanager
@@ -87,7 +83,8 @@ def opened_output(
     for name in names:
         refuse_surrogates(name, f"the name of the column {name!a}")
     suffix = "" if output_file is None else Path(output_file).suffix.lower()
-    if suffix in OTHER_FORMATS:
+    is_known = suffix in ("", *OUTPUT_FORMATS, *(formats or ()))
+    if not (is_known or _is_pipe(output_file)):
         raise InputError(
             f"--output_file {output_file}: {suffix} files are not written. Use .csv, .jsonl or "
             ".parquet."
@@ -111,6 +108,13 @@ def opened_output(
         finally:
             if path is not None:
                 out.close()
+
+
+def _is_pipe(output_file: str | None) -> bool:
+    """Return whether an output is a pipe or a device, whose name says nothing of its format."""
+    return (
+        output_file is not None and Path(output_file).exists() and not Path(output_file).is_file()
+    )
 
 
 def _refusing(write: Write, names: Sequence[str]) -> Write:

@@ -1,6 +1,7 @@
 """Folders of images and sounds: what is read, what is converted and said, what is refused."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -269,6 +270,32 @@ def test_files_with_a_table_of_metadata(tmp_path, kind, table, splits):
     assert data.labels("train").tolist() == [0, 1] * 4
     named = load(folder, **{f"{column}_column_name": column}, **fractions)
     assert named.fingerprints == data.fingerprints
+
+
+@pytest.mark.add_ons
+@pytest.mark.parametrize("start", ["images\\", "C:\\photos\\images\\"])
+def test_paths_of_windows_are_read_where_the_files_are(tmp_path, start):
+    (tmp_path / "images").mkdir()
+    for number in range(8):
+        picture(number).save(tmp_path / "images" / f"{number}.png")
+    lines = [f"{start}{number}.png,{'ab'[number % 2]}" for number in range(8)]
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join(["image,label", *lines]))
+    if start.startswith("C"):
+        with pytest.raises(InputError, match="on a Windows machine: write them relative"):
+            load_data(DataRequest(train_file=str(table), **NO_SPLITS))
+        return
+    data = load_data(DataRequest(train_file=str(table), **NO_SPLITS))
+    assert (data.kind, sizes(data)) == ("image", {"train": 8})
+
+
+@pytest.mark.add_ons
+def test_a_missing_package_for_sounds_is_said_once_before_files_are_read(tmp_path, monkeypatch):
+    folder = metadata_folder(tmp_path, "sound", "metadata.csv")
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(InputError, match=r"^sounds need the packages soundfile and soxr") as error:
+        load(folder, **NO_SPLITS)
+    assert str(error.value).count("soundfile and soxr") == 1
 
 
 @pytest.mark.add_ons

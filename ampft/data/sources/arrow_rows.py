@@ -100,7 +100,10 @@ def as_file(cell: object, folder: Path) -> dict[str, object] | None:
         return {"bytes": content, "path": name}
     if not isinstance(name, str) or not name.strip():
         return None
-    return {"bytes": None, "path": str(folder / name)}
+    path = folder / name
+    if "\\" in name and not path.exists():  # written on Windows
+        path = folder / name.replace("\\", "/")
+    return {"bytes": None, "path": str(path)}
 
 
 def write_arrow(

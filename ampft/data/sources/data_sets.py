@@ -100,6 +100,7 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
             f"--dataset_name {name}: is a file. Unpack an archive and pass its folder; pass a table"
             " with --train_file."
         )
+    _refuse_tables_of_one_name(folder)
     try:
         loaded = (
             load_from_disk(name)
@@ -124,6 +125,19 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
             )
         ) from error
     return DatasetDict({"train": loaded}) if isinstance(loaded, Dataset) else loaded
+
+
+def _refuse_tables_of_one_name(folder: Path) -> None:
+    """Raise InputError if a folder has a table in two formats, of which `datasets` reads one."""
+    tables = [p for p in folder.iterdir() if p.suffix in TABLES] if folder.is_dir() else []
+    counts = Counter(path.stem for path in tables)
+    twice = [str(path) for path in sorted(tables) if counts[path.stem] > 1]
+    if twice:
+        raise InputError(
+            f"--dataset_name {folder}: has {listed(twice)}, of which `datasets` would read one"
+            " format. Remove the others, or pass the right files with --train_file,"
+            " --validation_file and --test_file."
+        )
 
 
 def _unread_files(folder: Path) -> str:

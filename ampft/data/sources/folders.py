@@ -68,7 +68,7 @@ def folder_kind(name: str, wanted: str | None = None) -> str | None:
                 others |= kind is None
                 if kind is not None:
                     found.setdefault(kind, file)
-    if others or len(found) > 1:  # such as labels of boxes beside their images
+    if wanted != TEXT and (others or len(found) > 1):  # such as labels of boxes beside images
         found.pop(TEXT, None)
     if len(found) > 1 and wanted not in found:
         both = " and ".join(f"{kind}s ({file})" for kind, file in found.items())

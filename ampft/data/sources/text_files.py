@@ -192,6 +192,16 @@ def _detect_delimiter(path: Path, encoding: str) -> str:
     return best if any(fits[best]) else ","
 
 
+def _order_of_utf16(path: Path) -> str | None:
+    """Return the encoding of a file of UTF-16 without a mark; None if it is not one."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    for order, zeros in (("utf-16-le", start[1::2]), ("utf-16-be", start[::2])):
+        if 2 * zeros.count(0) > len(zeros):
+            return order
+    return None
+
+
 def _numbered_rows(
     path: Path, *, encoding: str, delimiter: str, quoting: Quoting
 ) -> Iterator[tuple[int, list[str]]]:
@@ -200,10 +210,13 @@ def _numbered_rows(
     def lines() -> Iterator[str]:
         for line, content in enumerate(file, start=1):
             if "\0" in content:
-                raise InputError(
-                    f"{path}, line {line}: a NUL character. The file is damaged, or it is UTF-16:"
-                    " in that case pass --encoding utf-16."
+                order = _order_of_utf16(path)
+                advice = (
+                    "The file is damaged: remove it, or copy the file again."
+                    if order is None
+                    else f"The file seems to be UTF-16: pass --encoding {order}."
                 )
+                raise InputError(f"{path}, line {line}: a NUL character. {advice}")
             is_instruction = line == 1 and NAMED_DELIMITER.fullmatch(content)
             yield "\n" if is_instruction else content
 
