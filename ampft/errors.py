@@ -18,9 +18,9 @@ class InputError(Exception):
     points (`recipes/`, `ampft.cli`) print it without a traceback and exit with code 2.
     """
 
-    def __init__(self, *words: object) -> None:
-        """Keep the message, without the numbers that the system gives its errors."""
-        super().__init__(*(_ERRNO.sub("", w) if isinstance(w, str) else w for w in words))
+    def __str__(self) -> str:
+        """Return the message, without the numbers that the system gives its errors."""
+        return _ERRNO.sub("", super().__str__())
 
 
 class TrainingStopped(Exception):
