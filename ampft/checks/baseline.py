@@ -7,18 +7,16 @@ they are where the head began at such a regression.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn import config_context
 from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.multiclass import OneVsRestClassifier
 from transformers import PreTrainedModel
 
 from ampft.data.dataset import ClassificationData
@@ -29,8 +27,9 @@ from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
 from ampft.models.mean_pooling import MARK
 from ampft.registry import room
-from ampft.tasks.outcome import Outcome
+from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
+from ampft.tasks.tuning import fit_decisions, with_decisions
 
 SHARE, LEAST_SECONDS = 0.1, 5.0  # of the training that a method may take, and allowed anyway
 # Seconds per entry and class that regressions took on two cores of a CPU; entries are those of the
@@ -58,7 +57,15 @@ def bag_of_words_baseline(task: Task, split: str, check: Check = lambda seconds:
     texts, targets = joined_texts(task.data, "train"), np.asarray(task.labels["train"])
     weights, classes = task.data.weights("train"), len(task.label_names)
     try:
-        predict = bag_of_words_model(texts, targets, classes, "--baseline", check, weights=weights)
+        predict = bag_of_words_model(
+            texts,
+            targets,
+            classes,
+            "--baseline",
+            check,
+            weights=weights,
+            class_weights=task.class_weights,
+        )
     except InputError as error:
         raise InputError(str(error).replace(": ", f": {task.data.name}: ", 1)) from None
     return task.outcome(split, {_predicted(task): predict(joined_texts(task.data, split))})
@@ -77,6 +84,7 @@ def bag_of_words_model(
     check: Check = lambda seconds: None,
     *,
     weights: npt.NDArray[np.float64] | None = None,
+    class_weights: npt.NDArray[np.float32] | None = None,
 ) -> Callable[[Sequence[str]], npt.NDArray[np.float32]]:
     """Fit the baseline; return the function that predicts (n, classes) probabilities.
 
@@ -85,6 +93,7 @@ def bag_of_words_model(
         classes: Number of classes; those that no text has get a probability of 0.
         check: Function that refuses the expected seconds.
         weights: Weights of the texts, (n,); None for 1.
+        class_weights: Weights of the classes, (classes,), see `Task.class_weights`.
 
     Raises:
         InputError: The texts contain no words.
@@ -95,32 +104,49 @@ def bag_of_words_model(
     except ValueError as error:
         raise InputError(f"{flag}: {error}. Remove the flag.") from None
     check(SECONDS_PER_WORD * words.nnz * classes)
-    predict = _regression(words, targets, classes, weights)
+    predict = _regression(words, targets, classes, weights, class_weights)
     return lambda new: predict(vectorizer.transform(new))
 
 
 def _regression(
-    features: Any, targets: npt.NDArray[Any], classes: int, weights: npt.NDArray[np.float64] | None
+    features: Any,
+    targets: npt.NDArray[Any],
+    classes: int,
+    weights: npt.NDArray[np.float64] | None,
+    class_weights: npt.NDArray[np.float32] | None = None,
 ) -> Callable[[Any], npt.NDArray[np.float32]]:
     """Fit (n, f) features of unit length; return the function of (n, classes) probabilities.
 
-    Numbers are fitted by ridge regression, whose function returns (n, 1) numbers.
+    Numbers are fitted by ridge regression, whose function returns (n, 1) numbers. With several
+    labels per row, each label is a question of its own.
     """
-    given = {} if weights is None else {"sample_weight": weights}
     if targets.dtype == np.float64:
-        ridge = RidgeCV(RIDGE_STRENGTHS, cv=RIDGE_FOLDS).fit(features, targets, **given)
+        ridge = RidgeCV(RIDGE_STRENGTHS, cv=RIDGE_FOLDS)
+        ridge.fit(features, targets, sample_weight=weights)
         return lambda new: ridge.predict(new).astype(np.float32)[:, None]
-    model: Any = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg")
-    with config_context(enable_metadata_routing=True):
-        model.set_fit_request(sample_weight=True)
     if targets.ndim == 2:
-        model = OneVsRestClassifier(model)
-    elif len(np.unique(targets)) == 1:
-        model = DummyClassifier()  # logistic regression needs two classes
-    with warnings.catch_warnings(), config_context(enable_metadata_routing=True):
-        # A label that no text has, or every text, has a constant prediction, which is intended.
-        warnings.filterwarnings("ignore", r"Label (not )?\d+ is present", UserWarning)
-        model.fit(features, targets.astype(np.int64), **given)
+        factors = np.ones(classes) if class_weights is None else class_weights
+        of_labels = [
+            _logistic(features, has.astype(np.int64), 2, weights, np.array([1.0, factor]))
+            for has, factor in zip(targets.T, factors, strict=True)
+        ]
+        return lambda new: np.column_stack([predict(new)[:, 1] for predict in of_labels])
+    return _logistic(features, targets.astype(np.int64), classes, weights, class_weights)
+
+
+def _logistic(
+    features: Any,
+    targets: npt.NDArray[np.int64],
+    classes: int,
+    weights: npt.NDArray[np.float64] | None,
+    class_weights: npt.NDArray[Any] | None,
+) -> Callable[[Any], npt.NDArray[np.float32]]:
+    known = np.unique(targets)
+    model: Any = DummyClassifier()  # logistic regression needs two classes
+    if len(known) > 1:
+        given = None if class_weights is None else {k: float(class_weights[k]) for k in known}
+        model = LogisticRegression(C=INVERSE_REGULARISATION, solver="newton-cg", class_weight=given)
+    model.fit(features, targets, sample_weight=weights)
 
     def predict(new: Any) -> npt.NDArray[np.float32]:
         predicted = model.predict_proba(new)
@@ -179,8 +205,9 @@ def frozen_encoder_baseline(
         return task.outcome(split, probe_decoded(task, probed.model.to(device).eval(), split))
     chosen = np.random.default_rng(0).permutation(len(targets))[:MAX_UNITS]
     weights = None if train.row_weights is None else train.row_weights[chosen]
+    features = _embeddings(model, train, chosen)
     predict = _regression(
-        _embeddings(model, train, chosen), targets[chosen], len(task.label_names), weights
+        features, targets[chosen], len(task.label_names), weights, task.class_weights
     )
     new = task.examples(split)
     everything = np.arange(len(new.lengths))
@@ -248,9 +275,27 @@ def baselines(
                 "is left of --max_time. --baseline computes it"
             )
 
+    def frozen(of_split: str) -> Outcome:
+        return frozen_encoder_baseline(task, of_split, device, seed, check, probe)
+
+    def words(of_split: str) -> Outcome:
+        return bag_of_words_baseline(task, of_split, check)
+
     methods: dict[str, Callable[[], Outcome]] = {}
     if not isinstance(outcome, PredictedMasks):
-        methods[FROZEN] = lambda: frozen_encoder_baseline(task, split, device, seed, check, probe)
+        methods[FROZEN] = lambda: _decided(task, split, frozen)
     if task.row.kind.has_texts:
-        methods[BAG_OF_WORDS] = lambda: bag_of_words_baseline(task, split, check)
+        methods[BAG_OF_WORDS] = lambda: _decided(task, split, words)
     return methods
+
+
+def _decided(task: Task, split: str, predict: Callable[[str], Outcome]) -> Outcome:
+    """Return the outcome of a method, with thresholds that are tuned as the model's are."""
+    outcome, settings = predict(split), task.settings
+    if settings.tune_thresholds is None:
+        return outcome
+    fitted = predict("validation")
+    assert isinstance(outcome, TunableOutcome), "checked with the other arguments"
+    assert isinstance(fitted, TunableOutcome), "of the same task"
+    only_thresholds = replace(settings, calibrate=False, abstain=None)
+    return with_decisions(outcome, fit_decisions(fitted, only_thresholds).decisions)

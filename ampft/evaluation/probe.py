@@ -154,7 +154,8 @@ def _training_rows(task: Task, model: nn.Module, layer: nn.Linear) -> Rows:
             if sum(map(len, labels)) >= MAX_UNITS:
                 break
     given = torch.cat(weights) if weights else None
-    return Rows(torch.cat(features), torch.cat(labels), given, layer.bias is not None)
+    of_classes = None if task.class_weights is None else torch.from_numpy(task.class_weights)
+    return Rows(torch.cat(features), torch.cat(labels), given, layer.bias is not None, of_classes)
 
 
 class Rows(NamedTuple):
@@ -166,6 +167,8 @@ class Rows(NamedTuple):
     labels: Tensor
     weights: Tensor | None = None  # (n,) float64, as scikit-learn's `sample_weight`; None for 1.
     has_bias: bool = True  # Whether the regression has biases; heads of decoders have none.
+    # (K,) weights of the classes, or of rows that have a label; None for 1.
+    class_weights: Tensor | None = None
 
     @property
     def are_numbers(self) -> bool:
@@ -175,7 +178,9 @@ class Rows(NamedTuple):
     def of(self, chosen: Any) -> Rows:
         """Return some of the rows."""
         weights = None if self.weights is None else self.weights[chosen]
-        return Rows(self.features[chosen], self.labels[chosen], weights, self.has_bias)
+        return self._replace(
+            features=self.features[chosen], labels=self.labels[chosen], weights=weights
+        )
 
 
 def fit_regression(rows: Rows, classes: int) -> tuple[Tensor, Tensor, float]:
@@ -232,8 +237,12 @@ def _loss(rows: Rows, weight: Tensor, bias: Tensor) -> Tensor:
     if rows.are_numbers:
         return summed_squared_error(logits[:, 0], rows.labels, weights=rows.weights)
     if rows.labels.ndim == 1:
-        return summed_cross_entropy(logits, rows.labels.long(), weights=rows.weights)
-    return summed_binary_cross_entropy(logits, rows.labels, weights=rows.weights)
+        return summed_cross_entropy(
+            logits, rows.labels.long(), weights=rows.weights, class_weights=rows.class_weights
+        )
+    return summed_binary_cross_entropy(
+        logits, rows.labels, weights=rows.weights, positive_weights=rows.class_weights
+    )
 
 
 def _fit(rows: Rows, classes: int, strength: float) -> tuple[Tensor, Tensor]:
@@ -262,7 +271,7 @@ def _fit(rows: Rows, classes: int, strength: float) -> tuple[Tensor, Tensor]:
 
 def _ridge(rows: Rows, strength: float) -> tuple[Tensor, Tensor]:
     """Minimise strength * half the squared error + |weights|^2 / 2; a bias is free."""
-    features, labels, weights, has_bias = rows
+    features, labels, weights, has_bias, _ = rows
     if weights is None:
         weights = torch.ones_like(labels)
     means = [has_bias * (weights @ each) / weights.sum() for each in (features, labels)]

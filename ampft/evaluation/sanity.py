@@ -18,11 +18,13 @@ from ampft.metrics.paired import FloatArray, paired_gain
 from ampft.metrics.sums import class_counts
 from ampft.tasks.loss import MAX_EXAMPLES
 from ampft.tasks.outcome import Outcome
+from ampft.tasks.rare_classes import never_predicted_text
 from ampft.tasks.task import Task
 
 EXPLODED = "exploded"
 NEAR_CHANCE = "near_chance"
 ONE_PREDICTION = "one_prediction"
+NEVER_PREDICTED = "never_predicted"
 NOT_BETTER = "not_better_than_chance"
 NEVER_MOVED = "validation_never_moved"
 
@@ -118,6 +120,19 @@ def outcome_warnings(
             f"{STANDARD_ERRORS:g} standard errors."
         )
     return warnings
+
+
+def rare_class_warnings(task: Task, outcome: Outcome) -> dict[str, str]:
+    """Return that rare classes of rows are never predicted, and what helps, by name of the rule."""
+    if not task.row.decides_per_case:
+        return {}
+    labels, several = task.labels["train"], task.row.several_labels
+    assert isinstance(labels, np.ndarray), "rows have classes"
+    counts = labels.sum(0) if several else np.bincount(labels, minlength=len(task.label_names))
+    text = never_predicted_text(
+        outcome, np.append(counts, len(labels)), task.settings, several=several
+    )
+    return {} if text is None else {NEVER_PREDICTED: text}
 
 
 def result_warnings(

@@ -73,6 +73,9 @@ def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethodResul
     if not known:
         return None
     best = max(known, key=lambda each: sign * (each.metrics.get(metric.name) or 0))
+    constant = next((each for each in methods if each.name in CONSTANTS and each.difference), None)
+    if constant is not None and not _beats(best, constant, metric.name, sign):
+        return _useless(problem, constant)
     assert best.difference is not None
     gain = best.difference
     figures = f"{best.difference.text(100 if metric.is_share else 1)} in {metric.title}"
@@ -84,6 +87,26 @@ def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethodResul
     return (
         f"{gain.cases} cases do not show whether {best.name} is worse ({figures}); it is cheaper "
         "to train and to change"
+    )
+
+
+def _beats(best: SimpleMethodResult, constant: SimpleMethodResult, name: str, sign: int) -> bool:
+    """Return whether the fine-tuned model or the best simple method is better than a constant."""
+    values = [each.metrics.get(name) or 0 for each in (best, constant)]
+    assert constant.difference is not None
+    return sign * (values[0] - values[1]) > 0 or sign * constant.difference.value < 0
+
+
+def _useless(problem: type[Problem] | Problem, constant: SimpleMethodResult) -> str:
+    """Return that nothing is better than a constant, and what to look at instead."""
+    first, second = (problem.metrics[name].title for name in problem.printed[:2])
+    value = or_dash(constant.metrics.get(problem.printed[0]), "{:.4f}".format)
+    text = f"nothing here beats the {constant.name} ({value} in {first})"
+    if constant.name != FREQUENCIES:
+        return text
+    return (
+        f"{text}. Where a class has most of the rows, {first} says little about the others: "
+        f"compare {second}, and recall and F1 of each class"
     )
 
 

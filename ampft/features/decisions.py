@@ -65,7 +65,7 @@ class FittedDecisions(Feature):
             self._validation = outcome
             is_split = self.settings.abstain is not None
             seen = select_rows(outcome, self._halves.fit) if is_split else outcome
-            return fit_decisions(seen, self.settings)
+            return fit_decisions(seen, self.settings, self.task.class_weights)
         if self._decisions is None:
             fitted = validation()
             assert isinstance(fitted, TunableOutcome)

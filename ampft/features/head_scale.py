@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ampft.decision import softmax
 from ampft.features.feature import Feature, Write
-from ampft.metrics.scores import case_log_losses
+from ampft.metrics.scores import case_log_losses, decision_weights
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
 
@@ -113,6 +113,8 @@ class ScaledHead(Feature):
         rows, groups = len(outcome), dependent_groups(self.task.data, "validation")
         independent = rows if groups is None else len(groups)
         weights = np.ones(rows) if outcome.weights is None else outcome.weights
+        if self.task.class_weights is not None:
+            weights = weights * decision_weights(outcome.truth, self.task.class_weights)[:, 0]
         weights = weights * independent / weights.sum()
         smallest = np.finfo(np.float32).tiny
         logits = np.log(np.maximum(outcome.probabilities.astype(np.float64), smallest))

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ampft.engine.checkpoints.store import BEST_NAME
 from ampft.features.feature import Feature, SavedFeature, Write
 from ampft.files import link
 from ampft.metrics.paired import FloatArray, PairedGain, paired_gain
+from ampft.metrics.scores import weighted_log_losses
 from ampft.metrics.sums import CaseSums
-from ampft.tasks.outcome import Outcome
+from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.text.json_io import Count, one_of
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
@@ -116,6 +118,8 @@ class Validations(Feature):
     epochs_between: int = 1  # Epochs from one evaluation to the next, without `every`.
     loads_best: bool = True  # Whether the model has the best weights at the end.
     groups: Groups | None = None  # Of rows that are not independent. A group is one case.
+    # (K,) weights of the classes in the loss of rows, by which log losses choose; None for 1.
+    class_weights: npt.NDArray[np.float32] | None = None
     parts: list[ValidationPart] = field(default_factory=list)  # Evaluations so far.
     cases: int = 0  # Number of cases of each of them.
     gain: PairedGain | None = None  # Of the lowest log loss over the last one; None if that is it.
@@ -135,9 +139,23 @@ class Validations(Feature):
         self.cases = len(outcome) if self.groups is None else len(self.groups)
         losses = None
         if self.lowest is not None:
-            sums = outcome.sums(self.best.metric.name)
-            losses = case_losses(sums if self.groups is None else sums.grouped(self.groups.ids))
+            losses = self._losses(outcome)
         self.add(step, all_metrics(outcome), losses)
+
+    def _losses(self, outcome: Outcome) -> tuple[FloatArray, FloatArray]:
+        """Return (n,) sums of the losses of each case, and (n,) weights of its units."""
+        if self.class_weights is None:
+            sums = outcome.sums(self.best.metric.name)
+            return case_losses(sums if self.groups is None else sums.grouped(self.groups.ids))
+        assert isinstance(outcome, TunableOutcome), "classes of rows are weighted"
+        found = weighted_log_losses(outcome.truth, outcome.probabilities, self.class_weights)
+        if (weights := getattr(outcome, "weights", None)) is not None:
+            found = found[0] * weights, found[1] * weights
+        if self.groups is None:
+            return found
+        ids = self.groups.ids
+        losses, weights = (np.bincount(ids, each).astype(np.float64) for each in found)
+        return losses, weights
 
     def add(
         self,
@@ -156,6 +174,8 @@ class Validations(Feature):
         metrics = {**chooses, **metrics}  # a ranking metric is undefined without two classes
         part, loss = self._recorded(step, metrics)
         value = metrics[self.best.metric.name]
+        if self.class_weights is not None and losses is not None:
+            value = float(losses[0].sum() / losses[1].sum())
         is_best = self.best.update(value, step, self.accelerator, self.model, tie=loss)
         if self.lowest is not None and losses is not None:
             lowest, self.gain = self.lowest[: self.cases].numpy(), None

@@ -119,6 +119,11 @@ class MultiLabelReport(Report):
 
     rule: ClassVar[str] = "A label is predicted if its probability is at least {:g}."
 
+    @property
+    def class_scores(self) -> Mapping[str, Scores]:
+        """Scores by class."""
+        return dict(zip(self.label_names, self.per_label, strict=True))
+
     def own_metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name, without added ones."""
         return {
@@ -453,7 +458,7 @@ class MultiLabel:
     label_names: tuple[str, ...]  # Names of the K labels, in the order of the logits.
     # (K,) float32 weights in the loss of examples with a label, as `pos_weight` of
     # `torch.nn.BCEWithLogitsLoss`; None for equal weights.
-    positive_weights: npt.NDArray[np.float32] | None = None
+    class_weights: npt.NDArray[np.float32] | None = None
     label_smoothing: float = 0.0  # Share of each target that is moved to one half, 0 to 1.
     threshold: float = 0.5  # Probability from which a label is predicted, if none was tuned.
     decisions: Decisions = UNTOUCHED  # Decisions of a saved model.
@@ -526,7 +531,7 @@ class MultiLabel:
             targets: (m, K) bool.
             weights: (m,) factors of the losses of the examples; None for 1.
         """
-        positive = self.positive_weights
+        positive = self.class_weights
         return summed_binary_cross_entropy(
             logits,
             targets,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ampft.decision import sigmoid, softmax
 from ampft.metrics.bootstrap import Statistic
+from ampft.metrics.scores import decision_weights
 
 BINS = 15  # the number that Guo et al. (2017) use throughout
 
@@ -116,7 +117,11 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def fit_temperature(
-    logits: npt.NDArray[Any], is_label: npt.NDArray[np.bool_], *, several: bool
+    logits: npt.NDArray[Any],
+    is_label: npt.NDArray[np.bool_],
+    *,
+    several: bool,
+    class_weights: npt.NDArray[np.floating] | None = None,
 ) -> float | None:
     """Return the temperature with the lowest log loss.
 
@@ -127,6 +132,8 @@ def fit_temperature(
         logits: (n, K) logits, z.
         is_label: (n, K) whether a row has a label, y.
         several: Whether a row can have any number of labels; otherwise it has one.
+        class_weights: (K,) weights of the classes in the log loss, or of rows that have a label;
+            None for 1.
 
     Returns:
         The temperature; None if the minimum is not between `LOWEST` and `HIGHEST`, for example
@@ -136,10 +143,13 @@ def fit_temperature(
 
     probabilities: Callable[[npt.NDArray[Any], float], FloatArray] = sigmoid if several else softmax
     scores = logits.astype(np.float64)
+    weights = np.ones((len(logits), 1))
+    if class_weights is not None:
+        weights = decision_weights(is_label if several else is_label.argmax(1), class_weights)
 
     def slope(log_temperature: float) -> float:
         shares = probabilities(scores, math.exp(log_temperature))
-        return float((scores * (shares - is_label)).sum(axis=1).mean())
+        return float((weights * scores * (shares - is_label)).sum(axis=1).mean())
 
     coldest, hottest = math.log(LOWEST), math.log(HIGHEST)
     if not slope(coldest) > 0 > slope(hottest):

@@ -29,13 +29,28 @@ RANKING: Mapping[str, Ranking] = {
     name: Ranking(name, title)
     for name, title in {
         "roc_auc": "ROC AUC",
-        "average_precision": "average precision of the second class",
+        "average_precision": "average precision (of the rare class, or the second)",
         "macro_roc_auc": "macro ROC AUC (one-vs-rest)",
         "weighted_roc_auc": "weighted ROC AUC (one-vs-rest)",
         "macro_average_precision": "macro average precision",
         "weighted_average_precision": "weighted average precision",
     }.items()
 }
+
+
+FREQUENT = 2 / 3  # share of the rows from which the other class of two is the one to find
+
+
+def positive_class(counts: npt.NDArray[np.number]) -> int:
+    """Return which of two classes is to be found, for its average precision and its threshold.
+
+    It is the second one, as in scikit-learn, unless more than two thirds of the rows have it:
+    finding the frequent class is easy, and says nothing about the rare one.
+
+    Args:
+        counts: (2,) rows of each class, or their weights.
+    """
+    return 0 if counts[1] > FREQUENT * counts.sum() else 1
 
 
 def selecting_metric(name: str, metrics: Container[str]) -> str:
@@ -60,7 +75,7 @@ def ranking_values(
     count; without any other, and with more than 200 classes, there are no metrics.
 
     Args:
-        has: (n, K) whether an example has a class. With K = 1, it is the second of two classes.
+        has: (n, K) whether an example has a class. With K = 1, it is one of two classes.
         probabilities: (n, K) probabilities of the classes.
         weights: (n,) weights of the examples; None for 1.
     """
@@ -121,6 +136,7 @@ def class_ranking_metrics(
     classes = probabilities.shape[1]
     if classes > MAX_MATRIX_CLASSES:
         return {}
-    has = labels[:, None] == np.arange(classes)
-    first = 1 if classes == 2 else 0  # the second class of two says both
-    return ranking_values(has[:, first:], probabilities[:, first:], weights)
+    ranked = np.arange(classes)
+    if classes == 2:  # the ROC AUC of one class is that of the other
+        ranked = ranked[[positive_class(np.bincount(labels, weights, minlength=2))]]
+    return ranking_values(labels[:, None] == ranked, probabilities[:, ranked], weights)

@@ -206,6 +206,41 @@ def case_binary_log_losses(labels: BoolArray, probabilities: FloatArray) -> npt.
     return -np.log(likelihood).mean(axis=1)
 
 
+def decision_weights(
+    labels: npt.NDArray[Any], class_weights: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float64]:
+    """Return the weights of the decisions of each example in the loss, float64.
+
+    Args:
+        labels: (n,) true classes, or (n, K) whether an example has a label.
+        class_weights: (K,) weights of the classes, or of examples that have a label.
+
+    Returns:
+        (n, 1) weights of the classes, or (n, K) weights of the labels.
+    """
+    factors = class_weights.astype(np.float64)
+    return np.where(labels, factors, 1.0) if labels.ndim == 2 else factors[labels][:, None]
+
+
+def weighted_log_losses(
+    labels: npt.NDArray[Any], probabilities: FloatArray, class_weights: npt.NDArray[np.floating]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the (n,) sums of the weighted log losses of examples, and of their weights.
+
+    Args:
+        labels: (n,) true classes, or (n, K) whether an example has a label.
+        probabilities: (n, K) probabilities.
+        class_weights: As in `decision_weights`.
+    """
+    weights = decision_weights(labels, class_weights)
+    if labels.ndim == 1:
+        losses = case_log_losses(labels, probabilities)[:, None]
+    else:
+        pairs = zip(labels.T[..., None], probabilities.T[..., None], strict=True)
+        losses = np.column_stack([case_binary_log_losses(*pair) for pair in pairs])
+    return (weights * losses).sum(axis=1), weights.sum(axis=1)
+
+
 def case_f1(labels: BoolArray, predicted: BoolArray) -> npt.NDArray[np.float64]:
     """Return the F1 of the labels of each example, shape (n,), float64.
 

@@ -23,6 +23,7 @@ from ampft.evaluation.sanity import (
     NOT_BETTER,
     chance_loss,
     constant_outcome,
+    rare_class_warnings,
     result_warnings,
     stop_if_far_above_chance,
     validation_warnings,
@@ -208,6 +209,7 @@ def _final_warnings(
         of_batch_norm = {}
     return {
         **result_warnings(losses, chance, outcome, constant, groups),
+        **rare_class_warnings(prepared.task, outcome),
         **validation_warnings([part.metrics for part in parts]),
         **state.warnings(),
         **partial_compilation_warning(prepared.accelerator),

@@ -27,6 +27,7 @@ from ampft.features.validations import ERROR, LOSS, Validations
 from ampft.features.weights import AdapterMerging, AveragedWeights, BestModel, Selector
 from ampft.flag import split_names
 from ampft.metrics.ranking import RANKING, selecting_metric
+from ampft.metrics.sums import BALANCED_ACCURACY
 from ampft.precision.accelerator import is_sharded
 from ampft.registry import found, room
 from ampft.runs.history import History
@@ -55,7 +56,11 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     metrics = prepared.task.problem.metrics
     selectors: Mapping[str, Selector] = {**RANKING, **metrics}
     named = args.metric_for_best_model
-    metric = selectors[next(iter(metrics)) if named is None else selecting_metric(named, metrics)]
+    weights = prepared.task.class_weights
+    primary = next(iter(metrics))
+    if weights is not None and BALANCED_ACCURACY.name in metrics:
+        primary = BALANCED_ACCURACY.name  # a weighted training may lose accuracy
+    metric = selectors[primary if named is None else selecting_metric(named, metrics)]
     loss = metrics.get(LOSS) or metrics.get(ERROR)
     by_loss = args.metric_for_best_model is None and loss is not None and prepared.selects_best
     kept_by = loss if by_loss and loss is not None else metric
@@ -104,6 +109,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             torch.zeros(rows, dtype=torch.float64) if by_loss else None,
             epochs_between=prepared.validated_epochs,
             groups=_validation_groups(prepared) if by_loss else None,
+            class_weights=weights if by_loss and prepared.task.row.decides_per_case else None,
         ),
         scaled_head(prepared, write),
         AdapterMerging(prepared.plain_model, prepared.loaded) if args.merges_lora else None,

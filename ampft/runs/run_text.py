@@ -20,6 +20,7 @@ from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
 from ampft.tasks import TaskRow
 from ampft.tasks.outcome import Problem, main_metrics_text
+from ampft.tasks.rare_classes import rare_classes_text
 from ampft.tasks.report import Report, outputs_text, report_from_json
 from ampft.tasks.table import OWN_TASKS, TASKS
 from ampft.text.escaping import inert, inert_lines
@@ -162,7 +163,8 @@ def report_with_heading(report: Report, *, selected: bool) -> str:
         line += f"; top-5 accuracy {top5:.4f}"
     if selected:
         line += "; the epoch was also chosen on this split, so expect lower scores on new data"
-    return f"{line}\n\n{report.text()}"
+    rare = rare_classes_text(report)
+    return "\n\n".join(filter(None, (line, rare, report.text())))
 
 
 def decisions_text(record: RunRecord) -> str:
@@ -208,6 +210,8 @@ def result_blocks(record: RunRecord, report: Report) -> list[Block]:
     blocks: list[Block] = []
     if record.warnings:
         blocks.append(Notices("", tuple(record.warnings.values()), "warning"))
+    if rare := rare_classes_text(report):
+        blocks.append(Paragraph(rare))
     blocks += report.tables()
     if (table := simple_methods_table(record)) is not None:
         blocks.append(table)

@@ -27,7 +27,10 @@ class ValidationFitSettings:
         bare="f1",
     )
     positive_label: str | None = flag(
-        None, "class of two that the threshold is for; if none, the second one", group=EVALUATION
+        None,
+        "class of two that the threshold is for; if none, the second one, or the first one where "
+        "more than two thirds of the validation rows have the second",
+        group=EVALUATION,
     )
     abstain: float | None = flag(
         None,

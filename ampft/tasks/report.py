@@ -55,6 +55,11 @@ class Report:
     # Whether the metrics count examples by their weights; numbers of examples never do.
     is_weighted: bool = field(default=False, kw_only=True)
 
+    @property
+    def class_scores(self) -> Mapping[str, Scores]:
+        """Scores by class, of reports in which rows have classes; otherwise empty."""
+        return {}
+
     def own_metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics that the report has a place for; an undefined one is None."""
         raise NotImplementedError

@@ -110,6 +110,11 @@ class ClassificationReport(Report):
         """Mean F1 over the classes."""
         return self.macro_avg.f1
 
+    @property
+    def class_scores(self) -> Mapping[str, Scores]:
+        """Scores by class."""
+        return dict(zip(self.label_names, self.per_class, strict=True))
+
     def own_metrics(self) -> dict[str, float | None]:
         """Return the scalar metrics by name, without added ones."""
         flat = ("cohen_kappa", "matthews", "log_loss", "brier", "expected_calibration_error")

@@ -106,6 +106,15 @@ class Task:
         return self.problem.label_names
 
     @property
+    def class_weights(self) -> npt.NDArray[np.float32] | None:
+        """Weights of the K classes in the loss (with several labels, of rows that have one).
+
+        Whatever else is fitted or chosen by a loss has them too: the probe, simple methods, the
+        kept epoch, the size of the head and the temperature. None for equal weights.
+        """
+        return getattr(self.problem, "class_weights", None)
+
+    @property
     def contract(self) -> Contract | None:
         """Everything between an input and its answer; None if the problem has no such rule."""
         rule = getattr(self.problem, "rule", None)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ampft.decision import Decisions, Rule
 from ampft.metrics.bootstrap import Statistic
 from ampft.metrics.calibration import calibration_statistic, fit_temperature
+from ampft.metrics.ranking import positive_class
 from ampft.metrics.scores import case_binary_log_losses, case_brier_scores, case_log_losses
 from ampft.metrics.targets import ThresholdTarget, parse_threshold_target
 from ampft.tasks.loss_settings import ValidationFitSettings
@@ -125,19 +126,26 @@ def with_decisions(outcome: T, decisions: Decisions) -> T:
     return _changed(outcome, probabilities=probabilities, decisions=decisions)
 
 
-def fit_decisions(outcome: T, settings: ValidationFitSettings) -> T:
+def fit_decisions(
+    outcome: T,
+    settings: ValidationFitSettings,
+    class_weights: npt.NDArray[np.float32] | None = None,
+) -> T:
     """Return the predictions with the temperature and the thresholds that are best for them.
 
     A label that no case has keeps `threshold`.
 
     Args:
         outcome: Predictions of a validation split.
+        class_weights: (K,) weights of the classes in the log loss; None for 1.
     """
     has, _ = label_columns(outcome)
     several, temperature = is_multi_label(outcome), None
     if settings.calibrate:
         assert outcome.logits is not None, "kept with --calibrate"
-        temperature = fit_temperature(outcome.logits, has, several=several)
+        temperature = fit_temperature(
+            outcome.logits, has, several=several, class_weights=class_weights
+        )
     tempered = with_decisions(outcome, Decisions(temperature))
     if settings.tune_thresholds is None:
         return tempered
@@ -151,7 +159,7 @@ def fit_decisions(outcome: T, settings: ValidationFitSettings) -> T:
         thresholds = tuple(map(threshold, range(has.shape[1])))
         return _changed(tempered, decisions=Decisions(temperature, thresholds))
     name = settings.positive_label
-    positive = 1 if name is None else outcome.label_names.index(name)
+    positive = positive_class(has.sum(0)) if name is None else outcome.label_names.index(name)
     decisions = Decisions(temperature, positive=positive, positive_threshold=threshold(positive))
     return _changed(tempered, decisions=decisions)
 

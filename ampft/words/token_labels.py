@@ -457,6 +457,11 @@ class TokenLabels:
         """Return the problem of a saved model; prediction needs only the tags."""
         return cls(SingleLabel.from_arguments(label_names, arguments))
 
+    @property
+    def class_weights(self) -> npt.NDArray[np.float32] | None:
+        """Weights of the tags in the loss, (K,); None for equal weights."""
+        return self.words.class_weights
+
     def weights(self, targets: UnitLabels) -> npt.NDArray[np.float64]:
         """Return the (n,) weights of the sentences in the loss: of their words together."""
         starts = np.cumsum(targets.counts) - targets.counts

@@ -52,7 +52,8 @@ def feature_of(settings: ValidationFitSettings, validation, monkeypatch) -> Fitt
     """Return the feature of a run whose rows are all independent."""
     monkeypatch.setattr("ampft.features.decisions.dependent_groups", lambda *_: None)
     data = SimpleNamespace(splits={"validation": validation.truth})
-    return FittedDecisions(settings, SimpleNamespace(data=data, label_names=validation.label_names))
+    task = SimpleNamespace(data=data, label_names=validation.label_names, class_weights=None)
+    return FittedDecisions(settings, task)
 
 
 def fitted(settings, validation, test, monkeypatch):

@@ -197,3 +197,14 @@ def test_an_interval_of_two_cases_that_agree_contains_0():
     assert found is not None
     assert found.value == 1
     assert found.low < 0
+
+
+def test_weights_of_classes_choose_the_epoch(tmp_path):
+    """The first epoch is better for the second class and worse for the other."""
+    is_second = np.arange(40) % 2 == 1
+    epochs = [np.where(is_second, 0.8, 0.55), np.where(is_second, 0.6, 0.95)]
+    plain, weighted = (validations(tmp_path, 40, []) for _ in range(2))
+    weighted.class_weights = np.array([0.1, 8.0], dtype=np.float32)
+    assert train(plain, epochs)[0] == 2
+    kept, part = train(weighted, epochs)
+    assert (kept, part.by) == (1, LOSS)

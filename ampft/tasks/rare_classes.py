@@ -1,0 +1,96 @@
+"""Rare classes: what a model finds of them, and what helps where it never predicts one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ampft.errors import quoted_list
+from ampft.metrics.scores import Scores
+from ampft.metrics.sums import class_counts
+from ampft.tasks.loss_settings import LossSettings
+from ampft.tasks.outcome import Outcome
+from ampft.tasks.report import Report
+from ampft.text.escaping import inert
+from ampft.text.numbers import counted
+
+RARE = 0.25  # A class is rare if it has less than this share of an equal part of the rows.
+SHOWN = 3
+# Training rows of a class from which a model is likely to find it: `docs/rare_classes.md`.
+ENOUGH = 100
+AVERAGE_PRECISION = "average_precision"
+
+
+def rare(counts: npt.NDArray[np.number], total: float) -> npt.NDArray[np.bool_]:
+    """Return which of K classes are rare, of those that occur.
+
+    Args:
+        counts: (K,) rows of each class.
+        total: Number of rows.
+    """
+    return (counts > 0) & (counts * len(counts) < RARE * total)
+
+
+def rare_classes_text(report: Report) -> str:
+    """Return the scores of the rarest classes of a report in a sentence; empty without any."""
+    scores = report.class_scores
+    counts = np.array([each.support for each in scores.values()], dtype=float)
+    found = np.flatnonzero(rare(counts, report.examples)) if len(counts) else counts
+    if not len(found):
+        return ""
+    names, rows = list(scores), list(scores.values())
+    rarest = sorted(found, key=lambda k: rows[k].support)
+    listed = "; ".join(_scores_text(names[k], rows[k], report) for k in rarest[:SHOWN])
+    more = f"; and {len(rarest) - SHOWN} more" if len(rarest) > SHOWN else ""
+    return f"Rare {'class' if len(rarest) == 1 else 'classes'}: {listed}{more}."
+
+
+def _scores_text(name: str, scores: Scores, report: Report) -> str:
+    text = (
+        f"{inert(name)!r} ({scores.support:,} of {counted(report.examples, 'example')}), recall "
+        f"{scores.recall:.3f}, precision {scores.precision:.3f}, F1 {scores.f1:.3f}"
+    )
+    value = report.metrics().get(AVERAGE_PRECISION)
+    if value is None or len(report.class_scores) != 2:
+        return text
+    return (
+        f"{text}, average precision {value:.3f} ({scores.support / report.examples:.3f} by chance)"
+    )
+
+
+def never_predicted_text(
+    outcome: Outcome, train: npt.NDArray[np.number], settings: LossSettings, *, several: bool
+) -> str | None:
+    """Return which rare classes are never predicted, and what helps; None if there are none.
+
+    Args:
+        outcome: Predictions of the final split, of rows.
+        train: (K + 1,) training rows of each class, and of all.
+        settings: The user's choices.
+        several: Whether a row can have any number of labels; otherwise it has one.
+    """
+    counts = class_counts(outcome.unit_sums.totals())
+    is_missed = rare(train[:-1], train[-1]) & (counts.labelled > 0) & (counts.predicted == 0)
+    missed = sorted(np.flatnonzero(is_missed), key=lambda k: train[k])
+    if not missed:
+        return None
+    names = quoted_list([outcome.label_names[k] for k in missed])
+    rows = ", ".join(f"{train[k]:,.0f}" for k in missed[:SHOWN])
+    more = ", ..." if len(missed) > SHOWN else ""
+    tunes = several or len(outcome.label_names) == 2
+    flags = {
+        "--class_weights balanced": settings.class_weights is None,
+        "--tune_thresholds": tunes and settings.tune_thresholds is None,
+    }
+    helps = [flag for flag, is_free in flags.items() if is_free]
+    fewest = int(train[missed[0]])
+    if fewest < ENOUGH:
+        helps.append(f"about {ENOUGH - fewest} more rows of {outcome.label_names[missed[0]]!r}")
+    metric = "macro_average_precision" if len(outcome.label_names) > 2 else AVERAGE_PRECISION
+    remedy = f"What helps: {', '.join(helps)}. " if helps else ""
+    verb = "is" if len(missed) == 1 else "are"
+    return (
+        f"{names} {verb} never predicted ({rows}{more} of {train[-1]:,.0f} training rows). "
+        f"{remedy}Accuracy hardly shows it: look at recall and F1 of the class, and keep an epoch "
+        f"by --metric_for_best_model {metric}."
+    )
