@@ -373,7 +373,7 @@ class ClassifyArguments(
 
     inspect_data: bool = flag(
         False,
-        "before training, list the training labels that are probably wrong (texts)",
+        "before training, list the training labels that are probably wrong (not of masks)",
         group=DATA,
     )
 

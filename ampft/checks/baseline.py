@@ -21,11 +21,19 @@ from transformers import PreTrainedModel
 
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
-from ampft.evaluation.probe import BATCH, MAX_UNITS, probe_decoded, set_head, with_probed_head
+from ampft.evaluation.probe import (
+    BATCH,
+    MAX_UNITS,
+    probe_decoded,
+    set_head,
+    training_features,
+    with_probed_head,
+)
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
 from ampft.models.mean_pooling import MARK
+from ampft.models.weights import LoadedModel
 from ampft.registry import room
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
@@ -104,11 +112,11 @@ def bag_of_words_model(
     except ValueError as error:
         raise InputError(f"{flag}: {error}. Remove the flag.") from None
     check(SECONDS_PER_WORD * words.nnz * classes)
-    predict = _regression(words, targets, classes, weights, class_weights)
+    predict = regression(words, targets, classes, weights, class_weights)
     return lambda new: predict(vectorizer.transform(new))
 
 
-def _regression(
+def regression(
     features: Any,
     targets: npt.NDArray[Any],
     classes: int,
@@ -180,22 +188,15 @@ def frozen_encoder_baseline(
     Raises:
         InputError: The model has no linear head, or it would take too long.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        loaded = task.load_model()
+    loaded, has_means = _frozen_model(task, seed)
     model: Any = loaded.model.to(device).eval()
     train, targets = task.examples("train"), np.asarray(task.labels["train"])
-    has_means = task.row.kind.has_texts and not model.config.is_encoder_decoder
-    has_means = has_means and len(train.lengths) == len(targets)
-    # The body of a model of own code can be anything, such as a table of embeddings.
-    has_means = has_means and isinstance(model.base_model, PreTrainedModel)
     if probe is not None and (not has_means or getattr(model.config, MARK, False)):
         check(len(task.labels[split]) * _seconds_per_row(task, model))
         set_head(task, model, probe, "--baseline")
         return task.outcome(split, probe_decoded(task, model, split))
     if has_means and loaded.padding_free:
-        # Its last layer may compute only what the head reads.
-        room("packing").packing_of(model).remove()
+        _undo_packing(model)
     rows = min(len(train.lengths), MAX_UNITS) + len(task.labels[split])
     width = getattr(model.config, "hidden_size", None) or 1024
     entries = min(len(targets), MAX_UNITS) * width * len(task.label_names)
@@ -206,12 +207,54 @@ def frozen_encoder_baseline(
     chosen = np.random.default_rng(0).permutation(len(targets))[:MAX_UNITS]
     weights = None if train.row_weights is None else train.row_weights[chosen]
     features = _embeddings(model, train, chosen)
-    predict = _regression(
+    predict = regression(
         features, targets[chosen], len(task.label_names), weights, task.class_weights
     )
     new = task.examples(split)
     everything = np.arange(len(new.lengths))
     return task.outcome(split, {_predicted(task): predict(_embeddings(model, new, everything))})
+
+
+def _frozen_model(task: Task, seed: int) -> tuple[LoadedModel, bool]:
+    """Return the model before fine-tuning, and whether its features are means of tokens."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        loaded = task.load_model()
+    model, train = loaded.model, task.examples("train")
+    has_means = task.row.kind.has_texts and not model.config.is_encoder_decoder
+    has_means = has_means and len(train.lengths) == len(task.labels["train"])
+    # The body of a model of own code can be anything, such as a table of embeddings.
+    return loaded, has_means and isinstance(model.base_model, PreTrainedModel)
+
+
+def _undo_packing(model: Any) -> None:
+    """Let a model compute all states: its last layer may compute only what the head reads."""
+    room("packing").packing_of(model).remove()
+
+
+def frozen_features(
+    task: Task, device: torch.device, seed: int, flag: str
+) -> npt.NDArray[np.float32]:
+    """Return features of all training rows, or words, of the model before fine-tuning, (n, H).
+
+    They are those of `frozen_encoder_baseline`, of unit length.
+
+    Args:
+        seed: Seed of the parameters that are drawn at random.
+        flag: Flag that asks for it, for the messages.
+
+    Raises:
+        InputError: The model has no linear head.
+    """
+    loaded, has_means = _frozen_model(task, seed)
+    model: Any = loaded.model.to(device).eval()
+    if not has_means:
+        rows = training_features(task, model, flag).features
+        return torch.nn.functional.normalize(rows).float().numpy()
+    if loaded.padding_free:
+        _undo_packing(model)
+    train = task.examples("train")
+    return _embeddings(model, train, np.arange(len(train.lengths)))
 
 
 def _seconds_per_row(task: Task, model: Any) -> float:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from datasets import ClassLabel, Dataset, DatasetDict, List
 
 from ampft.data.columns import DataColumns
+from ampft.data.corrections import corrected
 from ampft.data.dataset import (
     ClassificationData,
     cells,
@@ -85,6 +86,11 @@ def assemble(
     rows = {split: _with_weights(part, request) for split, part in rows.items()}
     ordered = columns.labels.per_unit
     several = request.several_labels or ordered
+    if request.label_corrections is not None:
+        is_plain = not (several or columns.labels.numbers) and columns.kind == "text"
+        rows["train"] = corrected(
+            rows["train"], columns.inputs, request.label_corrections, has_texts=is_plain
+        )
     rows, names, label_notes = _labelled(rows, columns, request)
     conversion_notes: list[str] = []
     if columns.kind in MEDIA:

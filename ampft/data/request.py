@@ -38,6 +38,7 @@ OF_OWN_DATA = (
         "folds",
         "fold",
         "ignore_label",
+        "label_corrections",
         "fail_on_leak",
         "sheet_name",
         "encoding",
@@ -197,6 +198,11 @@ class DataRequest(HubSettings):
     drop_missing_text: bool = _flag(False, "drop rows without text, and report how many")
     drop_missing_labels: bool = _flag(False, "drop rows without a label, and report how many")
     ignore_label: str | None = _flag(None, "labels whose rows are dropped: a,b", joined=True)
+    label_corrections: str | None = _flag(
+        None,
+        "label_errors.csv of a run with --inspect_data, with right labels in its column corrected; "
+        "training rows get them before splits are made",
+    )
     fail_on_leak: bool = _flag(False, "stop with an error if training and test rows overlap")
     ignore_index: int | None = _flag(
         None,

@@ -135,10 +135,28 @@ def _batches(
             yield task.logits(model, inputs), inputs
 
 
-def _training_rows(task: Task, model: nn.Module, layer: nn.Linear) -> Rows:
-    """Return the rows of a layer's regression: the examples, or words, of training."""
+def training_features(task: Task, model: nn.Module, flag: str) -> Rows:
+    """Return what the last layer of a model reads of all training rows, or words, in order.
+
+    Raises:
+        InputError: The head has no single last linear layer.
+    """
+    layer = _last_layer(model, len(task.label_names), flag)
+    return _training_rows(task, model, layer, np.arange(len(task.examples("train").lengths)))
+
+
+def _training_rows(
+    task: Task, model: nn.Module, layer: nn.Linear, order: npt.NDArray[np.int64] | None = None
+) -> Rows:
+    """Return the rows of a layer's regression: the examples, or words, of training.
+
+    Args:
+        order: Indices of all examples; None for at most `MAX_UNITS` at random.
+    """
     examples = task.examples("train")
-    order = np.random.default_rng(0).permutation(len(examples.lengths))
+    is_sample = order is None
+    if order is None:
+        order = np.random.default_rng(0).permutation(len(examples.lengths))
     features: list[Tensor] = []
     labels: list[Tensor] = []
     weights: list[Tensor] = []
@@ -151,7 +169,7 @@ def _training_rows(task: Task, model: nn.Module, layer: nn.Linear) -> Rows:
             labels.append(targets[counts])
             if LABEL_WEIGHTS in inputs:
                 weights.append(inputs[LABEL_WEIGHTS].double()[counts])
-            if sum(map(len, labels)) >= MAX_UNITS:
+            if is_sample and sum(map(len, labels)) >= MAX_UNITS:
                 break
     given = torch.cat(weights) if weights else None
     of_classes = None if task.class_weights is None else torch.from_numpy(task.class_weights)

@@ -106,9 +106,9 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     if graphs is not None:
         graphs.check_cuda_graphs(prepared)
     _check_gathers(prepared)
-    if args.inspect_data and not prepared.task.row.kind.has_texts:
+    if args.inspect_data and data.masks is not None:
         raise InputError(
-            f"--inspect_data supports only texts, and {data.name} contains {data.kind} data. "
+            f"--inspect_data does not support masks, and {data.name} contains {data.kind} data. "
             "Remove the flag."
         )
     if args.evaluate_fp32:

@@ -79,7 +79,11 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             begins_again=point is not None and point.is_first,
             sent=0 if point is None else point.sent,
         ),
-        room("label errors").LabelErrorInspection(prepared.task, write) if inspects else None,
+        room("label errors").LabelErrorInspection(
+            prepared.task, write, accelerator.device, args.seed
+        )
+        if inspects
+        else None,
         PeakMemoryMonitor(accelerator.device, prepared.started.memory),
         ContentionMonitor(torch.get_num_threads(), prepared.started.cpu, write) if on_cpu else None,
         NonfiniteStepMonitor(

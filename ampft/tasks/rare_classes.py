@@ -16,8 +16,9 @@ from ampft.text.numbers import counted
 
 RARE = 0.25  # A class is rare if it has less than this share of an equal part of the rows.
 SHOWN = 3
-# Training rows of a class from which a model is likely to find it: `docs/rare_classes.md`.
-ENOUGH = 100
+# Training rows of a class from which it is found mostly, and from which a threshold can be tuned on a
+# tenth of them: `docs/rare_classes.md`.
+ENOUGH, TUNABLE = 80, 20
 AVERAGE_PRECISION = "average_precision"
 
 
@@ -77,13 +78,13 @@ def never_predicted_text(
     names = quoted_list([outcome.label_names[k] for k in missed])
     rows = ", ".join(f"{train[k]:,.0f}" for k in missed[:SHOWN])
     more = ", ..." if len(missed) > SHOWN else ""
-    tunes = several or len(outcome.label_names) == 2
+    fewest = int(train[missed[0]])
+    tunes = fewest >= TUNABLE and (several or len(outcome.label_names) == 2)
     flags = {
         "--class_weights balanced": settings.class_weights is None,
         "--tune_thresholds": tunes and settings.tune_thresholds is None,
     }
     helps = [flag for flag, is_free in flags.items() if is_free]
-    fewest = int(train[missed[0]])
     if fewest < ENOUGH:
         helps.append(f"about {ENOUGH - fewest} more rows of {outcome.label_names[missed[0]]!r}")
     metric = "macro_average_precision" if len(outcome.label_names) > 2 else AVERAGE_PRECISION

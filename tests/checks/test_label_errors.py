@@ -7,17 +7,24 @@ import io
 
 import numpy as np
 import pytest
+from cleanlab.filter import find_label_issues
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from running import WORDS, rows
+from tiny_words import tiny_word_task
 
 from ampft.checks.label_errors import (
-    _confidently_other,
+    FILTER,
+    _folds,
+    _units,
     find_label_errors,
     inspection_text,
     label_errors_csv,
+    label_errors_page,
     label_errors_table,
+    suspicious,
 )
 from ampft.data.dataset import ClassificationData
+from ampft.evaluation.simple_methods import FROZEN
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
 
@@ -46,16 +53,20 @@ def planted():
 def test_planted_errors_are_found_and_little_else():
     found = find_label_errors(task_of([NAMES.index(label) for label in planted()]))
     truth = [label for _, label in rows(90, 0)]
-    assert {each.row for each in found[:3]} == set(PLANTED)
-    for each in found[:3]:
+    first = found.errors[:3]
+    assert {each.row for each in first} == set(PLANTED)
+    for each in first:
         assert each.label == PLANTED[each.row]
         assert each.suggested == truth[each.row]
         assert each.label_probability < each.suggested_probability
-    assert len(found) <= 6
-    assert f"{len(found)} training labels may be wrong" in inspection_text(found)
+    assert len(found.errors) <= 6
+    assert f"{len(found.errors)} training labels of 90 may be wrong" in inspection_text(found)
     assert label_errors_table(found).rows[0][1].text in WORDS
     table = list(csv.DictReader(io.StringIO(label_errors_csv(found))))
-    assert [int(row["row"]) for row in table] == [each.row for each in found]
+    assert [int(row["row"]) for row in table] == [each.row for each in found.errors]
+    assert {row["corrected"] for row in table} == {""}
+    page = label_errors_page(found, "made")
+    assert page.index(first[0].text) < page.index(first[1].text)
 
 
 @pytest.mark.slow
@@ -63,7 +74,7 @@ def test_missing_and_wrong_labels_of_label_sets_are_found():
     labels = [[NAMES.index(label)] for _, label in rows(90, 0)]
     wrong = (labels[10][0] + 1) % 3
     labels[10], labels[41] = [*labels[10], wrong], []
-    found = find_label_errors(task_of(labels, several=True))
+    found = find_label_errors(task_of(labels, several=True)).errors
     described = {(each.row, each.label, each.suggested) for each in found}
     missing = dict(enumerate(label for _, label in rows(90, 0)))[41]
     assert (41, f"without {missing}", f"with {missing}") in described
@@ -71,26 +82,39 @@ def test_missing_and_wrong_labels_of_label_sets_are_found():
 
 
 @pytest.mark.slow
-def test_a_class_with_a_single_text_is_held_out_as_any_other():
-    found = find_label_errors(task_of([0] * 9 + [1]))
-    assert (found[0].row, found[0].label, found[0].suggested) == (9, NAMES[1], NAMES[0])
-    assert found[0].label_probability == 0
+def test_a_label_that_every_text_has_is_not_suspicious():
+    found = find_label_errors(task_of([[0, 1 + row % 2] for row in range(20)], several=True))
+    assert not any(NAMES[0] in each.label for each in found.errors)
+
+
+def test_the_rule_is_cleanlabs_and_ignores_classes_without_rows():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 300)
+    labels = truth.copy()
+    flipped = rng.choice(300, 30, replace=False)
+    labels[flipped] = (labels[flipped] + 1) % 3
+    logits = 3 * np.eye(3)[truth] + rng.normal(size=(300, 3))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    found = suspicious(labels, shares)
+    assert len(set(found) & set(flipped)) > 25
+    assert len(set(found) - set(flipped)) < 10
+    twin = find_label_issues(labels, shares, filter_by=FILTER, n_jobs=1)
+    np.testing.assert_array_equal(found, np.flatnonzero(twin))
+    wider = np.column_stack([shares[:, :1], np.zeros(300), shares[:, 1:]])
+    np.testing.assert_array_equal(suspicious(labels + (labels > 0), wider), found)
+    assert not len(suspicious(np.zeros(5, dtype=int), np.ones((5, 1))))
 
 
 @pytest.mark.slow
-def test_a_label_that_every_text_has_is_not_suspicious():
-    found = find_label_errors(task_of([[0, 1 + row % 2] for row in range(20)], several=True))
-    assert not any(NAMES[0] in each.label for each in found)
-
-
-def test_the_rule_is_that_of_confident_learning():
-    labels = np.array([0, 0, 0, 1, 1, 2])
-    probabilities = np.array([
-        [0.9, 0.1, 0.0],
-        [0.2, 0.7, 0.1],  # as probable as texts of class 1 are: suspicious
-        [0.5, 0.3, 0.2],  # below the mean of class 1
-        [0.3, 0.7, 0.0],
-        [0.4, 0.6, 0.0],  # class 0 is below its mean of 0.53
-        [0.0, 0.3, 0.7],
-    ])  # fmt: skip
-    assert _confidently_other(labels, probabilities) == [(1, 1)]
+def test_words_are_judged_with_the_other_words_of_their_sentence_held_out(tiny_bert):
+    task = tiny_word_task(tiny_bert, train=60)
+    codes = task.labels["train"].codes
+    found = find_label_errors(task)
+    assert found.judged == len(codes)
+    assert found.method == FROZEN
+    for each in found.errors[:5]:
+        tokens = task.data.splits["train"][each.row]["tokens"]
+        assert each.word == tokens[each.place - 1]
+    units = _units(task)
+    for train, held_out in _folds(units):
+        assert not set(units.row_of[train]) & set(units.row_of[held_out])

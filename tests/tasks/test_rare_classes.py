@@ -190,7 +190,8 @@ def made(labels, **settings):
 
 
 def warned(task, predicts_rare=False):
-    shares = np.tile(np.array([[0.9, 0.1]], dtype=np.float32), (100, 1))
+    rows = len(task.labels["test"])
+    shares = np.tile(np.array([[0.9, 0.1]], dtype=np.float32), (rows, 1))
     if predicts_rare:
         shares[0] = shares[0][::-1]
     return rare_class_warnings(task, task.outcome("test", {"probabilities": shares}))
@@ -203,15 +204,16 @@ def test_a_rare_class_that_is_never_predicted_has_a_remedy():
     text = warned(made(RARE))[NEVER_PREDICTED]
     assert text.startswith(
         "'rare' is never predicted (3 of 100 training rows). What helps: "
-        "--class_weights balanced, --tune_thresholds, about 97 more rows of 'rare'. "
+        "--class_weights balanced, about 77 more rows of 'rare'. "
     )
     assert text.endswith("--metric_for_best_model average_precision.")
     weighted = warned(made(RARE, class_weights="balanced", tune_thresholds="f1"))[NEVER_PREDICTED]
-    assert "What helps: about 97 more rows of 'rare'. " in weighted
+    assert "What helps: about 77 more rows of 'rare'. " in weighted
     assert not warned(made(RARE), predicts_rare=True)
     assert not warned(made([0] * 60 + [1] * 40)), "a class that is not rare has another problem"
+    assert "balanced, --tune_thresholds, about 50 more" in warned(made(RARE * 10))[NEVER_PREDICTED]
     several = [[0]] * 97 + [[0, 1]] * 3
-    assert "--tune_thresholds" in warned(made(several))[NEVER_PREDICTED]
+    assert "--tune_thresholds" in warned(made(several * 10))[NEVER_PREDICTED]
 
 
 def result(name, accuracy, difference):
