@@ -16,8 +16,8 @@ from ampft.text.numbers import counted
 
 RARE = 0.25  # A class is rare if it has less than this share of an equal part of the rows.
 SHOWN = 3
-# Training rows of a class from which it is found mostly, and from which a threshold can be tuned on a
-# tenth of them: `docs/rare_classes.md`.
+# Training rows of a class from which it is mostly found, and from which a threshold can be tuned on
+# a tenth of them: `docs/rare_classes.md`.
 ENOUGH, TUNABLE = 80, 20
 AVERAGE_PRECISION = "average_precision"
 
