@@ -1,9 +1,10 @@
 """Labels of the training split that are probably wrong, found by confident learning.
 
-Each row, or word, is judged by simple methods that were fitted on other rows: logistic regression on
-features of the model before fine-tuning, and for texts on TF-IDF, whose probabilities are averaged.
-`cleanlab` finds the labels that contradict them. Source: Northcutt, Jiang and Chuang (2021), "Confident Learning: Estimating Uncertainty in Dataset Labels".
-What it finds is measured in `docs/mistakes.md`.
+Each row, or word, is judged by simple methods that were fitted on other rows: logistic regression
+on features of the model before fine-tuning, and for texts on TF-IDF, whose probabilities are
+averaged. `cleanlab` finds the labels that contradict them. Source: Northcutt, Jiang and Chuang
+(2021), "Confident Learning: Estimating Uncertainty in Dataset Labels". What it finds is measured in
+`docs/mistakes.md`.
 """
 
 from __future__ import annotations
