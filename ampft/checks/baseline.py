@@ -220,7 +220,8 @@ def _frozen_model(task: Task, seed: int) -> tuple[LoadedModel, bool]:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         loaded = task.load_model()
-    model, train = loaded.model, task.examples("train")
+    model: Any = loaded.model
+    train = task.examples("train")
     has_means = task.row.kind.has_texts and not model.config.is_encoder_decoder
     has_means = has_means and len(train.lengths) == len(task.labels["train"])
     # The body of a model of own code can be anything, such as a table of embeddings.

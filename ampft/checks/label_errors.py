@@ -34,6 +34,7 @@ from ampft.files import write_text
 from ampft.tasks.task import Task
 from ampft.text.numbers import counted
 from ampft.text.page import (
+    Block,
     Card,
     Cards,
     Name,
@@ -169,8 +170,8 @@ def _units(task: Task) -> Units:
         ids = np.arange(len(labels)) if groups is None else groups.ids
         return Units(labels.codes, row_of, ids[row_of], len(task.label_names))
     targets = np.asarray(labels)
-    ids = None if groups is None else groups.ids
-    return Units(targets, np.arange(len(targets)), ids, len(task.label_names))
+    of_rows = None if groups is None else groups.ids
+    return Units(targets, np.arange(len(targets)), of_rows, len(task.label_names))
 
 
 def _judged(task: Task, units: Units, device: torch.device, seed: int) -> tuple[str, FloatArray]:
@@ -350,7 +351,7 @@ def label_errors_page(found: LabelErrors, name: str) -> str:
         f"{LABEL_ERRORS_NAME}, leave it empty where the label is right, and train again with "
         f"--label_corrections {LABEL_ERRORS_NAME}."
     )
-    blocks = [Paragraph(lead), Cards(tuple(map(_card, shown)), role="cases")]
+    blocks: list[Block] = [Paragraph(lead), Cards(tuple(map(_card, shown)), role="cases")]
     if len(found.errors) > len(shown):
         blocks.insert(1, Paragraph(f"The first {len(shown)}; {LABEL_ERRORS_NAME} has all."))
     headline = f"{counted(len(found.errors), found.unit)} of {found.judged:,} may be wrong"

@@ -96,7 +96,7 @@ def test_the_rule_is_cleanlabs_and_ignores_classes_without_rows():
     logits = 3 * np.eye(3)[truth] + rng.normal(size=(300, 3))
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     found = suspicious(labels, shares)
-    assert len(set(found) & set(flipped)) > 25
+    assert len(set(found) & set(flipped)) > 20
     assert len(set(found) - set(flipped)) < 10
     twin = find_label_issues(labels, shares, filter_by=FILTER, n_jobs=1)
     np.testing.assert_array_equal(found, np.flatnonzero(twin))

@@ -17,7 +17,7 @@ def test_a_planted_error_is_printed_and_listed_with_its_line(files, tiny_model, 
     words = text_settings(files, tiny_model, tmp_path / "run")
     words[words.index("--train_file") + 1] = str(tmp_path / "train.csv")
     done = succeeded(call_here(CLASSIFY, *words, "--max_train_steps", 1, "--inspect_data"))
-    assert "may be wrong, according to a" in done.stdout
+    assert "may be wrong, according to frozen encoder" in done.stdout
     assert "file line 22" in done.stdout
     with (tmp_path / "run" / "label_errors.csv").open(encoding="utf-8") as file:
         listed = list(csv.DictReader(file))
