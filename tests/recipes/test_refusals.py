@@ -162,11 +162,6 @@ CASES = {
         (*flags(early_stopping_patience=1), "--no-load_best_model_at_end"),
         ("--early_stopping_patience", "--no-load_best_model_at_end"),
     ),
-    "suspicious labels of images": Case(
-        ("--inspect_data", *flags(dataset_name="digits")),
-        ("--inspect_data supports only texts", "digits"),
-        without=("train_file", "validation_file", "test_file", "model_name_or_path"),
-    ),
 }
 
 
