@@ -441,8 +441,9 @@ class ClassifyArguments(
         """
         of_training = [*OF_TRAINING, *(f.name for f in fields(OptimizerArguments))]
         of_training += [f.name for f in fields(TrainedPartSettings)]
-        unused = [name for name in of_training if name in given]
-        return replace(self, **{n: getattr(ClassifyArguments, n) for n in of_training}), unused
+        defaults = {name: getattr(ClassifyArguments, name) for name in of_training}
+        unused = [n for n in of_training if n in given and getattr(self, n) != defaults[n]]
+        return replace(self, **defaults), unused
 
     @property
     def data_kind(self) -> str | None:

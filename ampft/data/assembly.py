@@ -314,7 +314,8 @@ def finalize(
         splits = {split: part for split, part in splits.items() if split != "test"}
         all_notes.append(f"--leave_out_test: {counted(left_out, 'test row')} left out.")
     if request.evaluated:  # a built-in data set has more
-        splits = {split: splits[split] for split in ("train", *request.evaluated)}
+        asked = ("train", *request.evaluated)
+        splits = {split: part for split, part in splits.items() if split in asked}
     for split, whole in splits.items():
         strata = strata_of(whole) if unit_labels is None else None
         part, limit_notes = subsample(whole, strata, split, request)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 NORMAL_95 = 1.96  # half width of a 95 % interval, in standard errors
 IntArray = npt.NDArray[np.int64]
 
+UNLABELLED_ROWS = (
+    "Rows without labels are predicted by `ampft predict --model FOLDER FILE`, with the folder of "
+    "a run or of an evaluation."
+)
 LIMITS = {
     "train": "max_train_samples",
     "validation": "max_eval_samples",
@@ -203,16 +207,23 @@ def _evaluated_splits(
     elif "validation" in request.evaluated and "validation" not in parts and "test" in parts:
         splits["validation"] = parts["test"]
         notes = ["No validation split: the test split is evaluated in its place."]
-    for split in request.evaluated:
+    asked = list(request.evaluated)
+    has_source = request.test_file is not None or request.dataset_name is not None
+    if asked == ["validation", "test"] and "test" not in splits and has_source:
+        asked.remove("test")
+        notes.append(
+            f"There are no test rows with labels, so none are predicted. {UNLABELLED_ROWS}"
+        )
+    for split in asked:
         if split not in splits:
             flag = {"validation": "--do_eval", "test": "--do_predict"}[split]
             fraction = "" if split == "test" else ", or rows held out with --validation_fraction"
             raise InputError(
                 f"--evaluate_only {','.join(request.evaluated)} ({flag} without --do_train): there "
                 f"are no {split} rows with labels. Add --{split}_file{fraction}, or train with "
-                "--do_train."
+                f"--do_train. {UNLABELLED_ROWS}"
             )
-    return {split: splits[split] for split in ("train", *request.evaluated)}, notes
+    return {split: splits[split] for split in ("train", *asked)}, notes
 
 
 def missing_splits(

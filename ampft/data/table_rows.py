@@ -76,6 +76,9 @@ def read_tables(
         sources = columns.of_table(parts[0].columns).sources
         parts[:] = [rename_columns(table, (*sources, *columns.labels.columns)) for table in parts]
         own = columns.of_split(split, request)
+        if request.evaluated and split == "test" and _lacks_labels(parts[0], columns.labels):
+            unlabelled.append(f"The {split} split has no column of labels and is left out.")
+            continue
         for table in parts:
             own.require_in(table.columns, origin=table.origin)
             refuse_rejected(table, columns)
@@ -465,6 +468,10 @@ def _media_by_type(
             f" {quoted_list(found[kind])}. Pass one."
         )
     return found[kind][0], kind
+
+
+def _lacks_labels(table: SourceTable, parser: LabelParser) -> bool:
+    return {*parser.columns}.isdisjoint(table.columns)
 
 
 def _is_unlabelled(table: SourceTable, parser: LabelParser) -> bool:

@@ -418,8 +418,15 @@ def _language(value: str, given: Given) -> list[str]:
     return words if train == value else [*words, "--eval_dataset_config_name", value]
 
 
+def _held_out(value: str, given: Given) -> list[str]:
+    """Convert a share of the training rows, which scripts hold out if nothing else is given."""
+    if not given.keys().isdisjoint(("validation_file", "validation_dir", "eval_file")):
+        return []
+    return ["--validation_fraction", value]
+
+
 def _percentage(value: str, given: Given) -> list[str]:
-    return ["--validation_fraction", f"{_number(value) / 100:g}"]
+    return _held_out(f"{_number(value) / 100:g}", given)
 
 
 def _train_folder(value: str, given: Given) -> list[str]:
@@ -602,7 +609,11 @@ ROWS: dict[str, Row] = {
         differs=DIFFERENT_DEFAULTS["text_column_names"],
     ),
     "eval_file": _renamed("validation_file"),
-    "train_val_split": _renamed("validation_fraction"),
+    "train_val_split": Row(
+        CONVERTED,
+        "--validation_fraction, unless there is a file or folder of validation data",
+        convert=_held_out,
+    ),
     "push_to_hub_model_id": _renamed("hub_model_id"),
     **dict.fromkeys(
         ("lr_scheduler", "lr_scheduler_type"),

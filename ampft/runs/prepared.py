@@ -112,9 +112,14 @@ class Prepared:
     @property
     def final_split(self) -> str:
         """The split of the final report: test if it exists, otherwise validation."""
-        if self.args.evaluated:
-            return self.args.evaluated[-1]
+        if self.evaluated:
+            return self.evaluated[-1]
         return "test" if "test" in self.task.data.splits else "validation"
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """Splits that a run without training reports on; empty if it trains."""
+        return tuple(split for split in self.args.evaluated if split in self.task.data.splits)
 
     @property
     def selects_best(self) -> bool:

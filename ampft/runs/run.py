@@ -120,7 +120,7 @@ def _write_final_results(
     """
     prepared = state.prepared
     args, task, split = prepared.args, prepared.task, prepared.final_split
-    for other in args.evaluated[:-1]:
+    for other in prepared.evaluated[:-1]:
         evaluated = predict(state, model, other, poll=poll)
         required_feature(state.features, Validations).at_evaluation(evaluated)
     outcome = predict(state, model, split, poll=poll)

@@ -105,8 +105,8 @@ def plan_lines(prepared: Prepared) -> list[str]:
 def _steps_line(prepared: Prepared) -> str:
     """Return the line of the plan about the steps: how many there are, and how they are made."""
     args, batches, steps = prepared.args, prepared.step_batches, prepared.total_steps
-    if args.evaluated:
-        return labelled("steps", f"none: the model is evaluated on {' and '.join(args.evaluated)}")
+    if evaluated := prepared.evaluated:
+        return labelled("steps", f"none: the model is evaluated on {' and '.join(evaluated)}")
     processes = counted(batches.world_size, "process")
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)

@@ -258,6 +258,8 @@ def test_two_languages_are_two_configurations():
         ("--optim adamw_bnb_8bit", "--optim adamw_8bit"),
         ("--half_precision_backend auto", ""),
         ("--tokenizer_name other", "--processor_name other"),
+        ("--train_val_split 0.15", "--validation_fraction 0.15"),
+        ("--train_val_split 0.15 --validation_file v.csv", "--validation_file v.csv"),
         ("--config_name m --model_name_or_path m", "--model_name_or_path m"),
         ("--text_column_name a,b,c", "--text_column_names a+b+c"),
         ("--text_column_names a,b", "--text_column_names a,b"),
@@ -659,6 +661,7 @@ def test_settings_of_a_training_have_no_effect_where_nothing_is_trained(capsys):
     for flag in ("learning_rate", "lora_r", "checkpointing_steps", "checkpoint_total_limit"):
         assert f"--{flag}" in said.partition("unused")[2]
     assert "nothing is trained" in said
+    assert "--load_best_model_at_end" not in said.partition("unused")[2]  # as by default
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,29 @@ def test_held_out_rows_if_they_were_asked_for(run, files, tmp_path):
     assert record_of(out)["data"]["examples"] == {"train": 105, "validation": 20}
 
 
+def test_test_rows_without_labels_are_left_to_predict(run, files, tmp_path):
+    texts, _ = sentences(files / "test.csv")
+    file = tmp_path / "unlabelled.csv"
+    file.write_text("text\n" + "\n".join(texts) + "\n")
+    words = ("--validation_file", files / "validation.csv", "--test_file", file)
+    done = succeeded(evaluate(run.folder, tmp_path / "out", *words, "--do_eval", "--do_predict"))
+    assert "ampft predict --model FOLDER FILE" in " ".join(done.stdout.split())
+    record = record_of(tmp_path / "out")
+    assert (record["metrics"]["split"], record["validations"]) == ("validation", [])
+    alone = evaluate(
+        run.folder,
+        tmp_path / "other",
+        "--train_file",
+        files / "train.csv",
+        "--test_file",
+        file,
+        "--do_predict",
+    )
+    assert alone.returncode == 2
+    assert "ampft predict --model FOLDER FILE" in " ".join(alone.stderr.split())
+    assert not (tmp_path / "other").exists()
+
+
 def test_training_flags_of_both_kinds_train(files, tiny_model, tmp_path):
     out = tmp_path / "out"
     words = text_settings(files, tiny_model, out)
