@@ -50,6 +50,14 @@ class OtherProcessFailed(Exception):
     """
 
 
+class PartsFailed(Exception):
+    """The training has ended and its model is saved, but something after it failed.
+
+    A repeat of the command does what is missing. The entry points print the message and exit with
+    code 7.
+    """
+
+
 class AlreadyFinished(Exception):
     """The run to continue has finished already. Commands print the message and exit with code 0."""
 

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from ampft.errors import AlreadyFinished, InputError, OtherProcessFailed, Preempted, TrainingStopped
+from ampft.errors import (
+    AlreadyFinished,
+    InputError,
+    OtherProcessFailed,
+    PartsFailed,
+    Preempted,
+    TrainingStopped,
+)
 from ampft.files import is_disk_error, is_path_error
 from ampft.machine import refuse_old_versions
 from ampft.processes import follow
@@ -29,7 +36,12 @@ from ampft.text.terminal import quiet_optional_packages
 SECONDS_BEFORE_OTHER_RANKS = 5.0
 LEAST_FREE_BYTES = 1 << 20  # of a disk that may be full: others free some of it meanwhile
 # Of failures. An ending that is not a failure has its own `exit_code`, in `ampft.errors`.
-EXIT_CODES: dict[type[Exception], int] = {OtherProcessFailed: 1, InputError: 2, TrainingStopped: 3}
+EXIT_CODES: dict[type[Exception], int] = {
+    OtherProcessFailed: 1,
+    InputError: 2,
+    TrainingStopped: 3,
+    PartsFailed: 7,
+}
 
 # Torch and transformers raise plain errors, which only their text tells apart.
 _KNOWN = (

@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from ampft.data.splits import dependent_groups
 from ampft.decision import CONTRACT_NAME, Abstention, Contract, Decisions
 from ampft.features.decision_figures import FittedPart, fitted_part
@@ -96,7 +94,7 @@ class FittedDecisions(Feature):
             groups=None if groups is None else groups.ids,
         )
 
-    def save(self, folder: Path, model: nn.Module) -> None:
+    def save_results(self, folder: Path) -> None:
         """Add the decisions to the contract in a folder."""
         assert self._decisions is not None, "the final split is predicted before"
         contract = Contract.read(folder)

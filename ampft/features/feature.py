@@ -102,15 +102,22 @@ class Feature:
         """
         return True
 
+    def save(self, folder: Path, model: nn.Module) -> None:
+        """Write files next to the final model, on the main process, before it is evaluated.
+
+        Args:
+            folder: Folder of the model, before it is published.
+            model: Model, not yet saved, whose configuration may be changed.
+        """
+
     def end(self, step: int, outcome: Outcome) -> None:
         """Take note of the final outcome, after `step` steps."""
 
-    def save(self, folder: Path, model: nn.Module) -> None:
-        """Write files next to the final model, on the main process.
+    def save_results(self, folder: Path) -> None:
+        """Write files that need the final outcome, on the main process.
 
         Args:
             folder: Folder of the results, before they are published.
-            model: Model, not yet saved, whose configuration may be changed.
         """
 
     def timings(self, timings: Mapping[str, Any]) -> Mapping[str, Any]:

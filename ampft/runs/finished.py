@@ -12,7 +12,7 @@ from ampft.arguments.parsing import messages_for_python
 from ampft.errors import InputError
 from ampft.precision.modes import BASELINE
 from ampft.runs.manifest import check_files, check_model_files
-from ampft.runs.record import RunRecord, read_record
+from ampft.runs.record import RunRecord, not_finished, read_record
 from ampft.runs.run_text import decision_blocks, format_run, heading, read_report, result_blocks
 from ampft.tasks.report import Report
 from ampft.text.page import notebook_html
@@ -43,7 +43,7 @@ class FinishedRun:
             # Everything about the run, as in run.json.
             self.record: RunRecord = read_record(self.folder)
         if self.record.status != "finished":
-            raise InputError(f"{self.folder}: the run is {self.record.status}, not finished.")
+            raise InputError(f"{self.folder}: {not_finished(self.record)}.")
 
     @cached_property
     def report(self) -> Report:

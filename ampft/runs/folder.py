@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -34,6 +35,7 @@ from ampft.ownership import (
     remove_tree,
     remove_unfinished,
 )
+from ampft.runs.later_parts import trained_checkpoint
 from ampft.runs.manifest import (
     HISTORY_NAME,
     NONFINITE_NAME,
@@ -44,6 +46,7 @@ from ampft.runs.manifest import (
     refuse_foreign_files,
     remove_earlier_run,
 )
+from ampft.runs.redaction import redact_command
 from ampft.text.escaping import without_credentials
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ class RunFolder:
         overwrite: bool = False,
         keep_files: bool = False,
         continues: bool = False,
+        completes: bool = False,
     ) -> None:
         """Create and lock the folder; when overwriting, remove the results of an earlier run.
 
@@ -77,6 +81,7 @@ class RunFolder:
                 comparison that continues.
             continues: Whether the folder contains a run that continues: its record, its history and
                 its checkpoints are kept.
+            completes: Whether its training has ended, so that its saved model is kept too.
 
         Raises:
             InputError: Another process has locked the folder, it is not empty and neither flag is
@@ -85,6 +90,7 @@ class RunFolder:
         """
         self.path = Path(path)
         self.staged: dict[str, FileDigest] = {}
+        self.published: dict[str, FileDigest] = {}
         overwrite = overwrite or continues
         check_output_folder(path, overwrite=overwrite, keep_files=keep_files)
         what = f"--output_dir {self.path}: the folder"
@@ -101,10 +107,12 @@ class RunFolder:
             _refuse_contents(self.path, overwrite=overwrite, keep_files=keep_files)
             remove_unfinished(self.path)
             if not keep_files:
-                remove_earlier_run(self.path, continues=continues)
+                remove_earlier_run(self.path, continues=continues, completes=completes)
             for path in earlier_results(self.path) if continues else ():
-                if path.parent == self.path:
-                    self.adopt(path.name)
+                name = path.relative_to(self.path).as_posix()
+                self.adopt(name)
+                if completes and name not in (RECORD_NAME, HISTORY_NAME):
+                    self.published[name] = describe_file(path)
         except BaseException:
             self.close()
             raise
@@ -182,7 +190,7 @@ class RunFolder:
         history, steps = self.path / HISTORY_NAME, self.path / NONFINITE_NAME
         saved = {f"{NONFINITE_NAME}/{name}": part for name, part in describe_files(steps).items()}
         written = {HISTORY_NAME: describe_file(history)} if history.is_file() else {}
-        return self.staged | written | saved
+        return self.published | self.staged | written | saved
 
     def publish(self) -> None:
         """Move the staged files, which `staged` lists, into the folder.
@@ -190,9 +198,13 @@ class RunFolder:
         Raises:
             InputError: The user has created a file of the same name in the meantime.
         """
-        for name in self.staged:
+        for name, digest in self.staged.items():
             source, target = self.stage() / name, self.path / name
-            if os.path.lexists(target) or is_link(self.path, name):
+            found = file_identity(target)
+            is_own = found is not None and found == self._own.get(name)
+            if is_own and self.published.get(name) == digest:
+                continue
+            if (found is not None and not is_own) or is_link(self.path, name):
                 raise InputError(
                     f"--output_dir {self.path}: {name} was created by another program during the "
                     f"run, whose results are kept in {self.stage()}. Move the results elsewhere."
@@ -200,8 +212,11 @@ class RunFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
             set_default_permissions(source)
             durably_rename(source, target)
+            self.adopt(name)
         remove_tree(self.stage())
         self._stage = None
+        self.published |= self.staged
+        self.staged = {}
 
     def close(self) -> None:
         """Release the lock. A second call has no effect."""
@@ -289,6 +304,26 @@ def choose_folder(args: ClassifyArguments, mode: str, *, replaces: bool = False)
         return Path(args.output_dir)
 
     return on_main_process(choose)
+
+
+def with_ended_folder(args: ClassifyArguments, mode: str) -> ClassifyArguments:
+    """Return the settings with the default folder in which this command's training has ended.
+
+    They are unchanged if there is none, or if they name a folder.
+    """
+    if args.output_dir is not None:
+        return args
+    command = list(redact_command(sys.argv))
+
+    def ended() -> str | None:
+        for path in _default_folders(args, mode):
+            if not path.exists():
+                return None
+            if trained_checkpoint(path) and (earlier_record(path) or {}).get("command") == command:
+                return str(path)
+        return None
+
+    return replace(args, output_dir=on_main_process(ended))
 
 
 def claim_default_folder(

@@ -23,6 +23,7 @@ from ampft.engine.checkpoints.store import (
     CheckpointManifest,
     CheckpointStore,
     DamagedCheckpoint,
+    read_manifest,
 )
 from ampft.engine.checkpoints.writing import BackgroundWriter, Content, copied_to_cpu, write_content
 from ampft.engine.ending import (
@@ -35,12 +36,13 @@ from ampft.engine.ending import (
 )
 from ampft.engine.out_of_memory import explain_out_of_memory
 from ampft.engine.step import StepOutcome, StepStopped, replace_update_call, shared_autocast_cache
-from ampft.errors import InputError, PrecisionContradicted, Preempted, TrainingStopped
-from ampft.features.feature import StepRecord, required_feature
+from ampft.errors import InputError, PartsFailed, PrecisionContradicted, Preempted, TrainingStopped
+from ampft.features.feature import StepRecord, required_feature, tensors_of
 from ampft.features.nonfinite_steps import NonfiniteStepMonitor
 from ampft.features.resources import TrainingClock
 from ampft.features.validations import Validations
 from ampft.files import check_disk_space, is_disk_error, link, write_file
+from ampft.models.weights import gather_tensors
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import precision_contradiction
 from ampft.precision.float32_modules import uncalled_float32_pattern
@@ -53,9 +55,10 @@ from ampft.runs.checkpoint_content import (
     state_values,
 )
 from ampft.runs.folder import RunFolder
+from ampft.runs.later_parts import END_OF_TRAINING, TRAINED, LaterParts, reason_of
 from ampft.runs.loop_state import LoopState, P, Parts, entered_in_order
 from ampft.runs.manifest import HISTORY_NAME
-from ampft.runs.record import ResumePart, read_record, write_record
+from ampft.runs.record import ResumePart, RunRecord, read_record, write_record
 from ampft.runs.resume import (
     CONFIGURATION,
     MICRO_BATCHES,
@@ -144,6 +147,57 @@ class Checkpointing:
         )
         self._state.history.resume_clock()
 
+    def save_end(self) -> str | None:
+        """Write the state after the last step, from which a run is completed without training.
+
+        Nothing reads the optimizer's state after the last planned step, so it is left out there,
+        unless the user wants checkpoints.
+
+        Returns:
+            Why it could not be written, which must not cost the training; None if it is written.
+        """
+        self._writer.wait()
+        state = self._state
+        content = self._content(END_OF_TRAINING)
+        is_last = state.history.steps >= state.prepared.total_steps
+        if is_last and not self._interval.is_set:
+            content = replace(
+                content,
+                optimizer=gather_tensors(tensors_of(state.features)),
+                state={**content.state, "optimizer": {**content.state["optimizer"], "state": {}}},
+            )
+        errors: list[str | None] = [self._write_end(content)]
+        if state.prepared.accelerator.num_processes > 1:
+            broadcast_object_list(errors)
+        return errors[0]
+
+    def _write_end(self, content: Content) -> str | None:
+        if self._store is None:
+            return None
+        try:
+            check_disk_space(self._store.path.parent, content.tensor_bytes, "the end of training")
+            temporary = self._store.begin(content.manifest.cursor.step)
+            if temporary is not None:
+                if BEST_NAME in content.manifest.files:
+                    link(self._best.path, temporary / BEST_NAME)
+                _finish(self._store, temporary, content, prunes=False)
+        except Exception as error:
+            return reason_of(error)
+        return None
+
+    def remove_end(self) -> None:
+        """Remove the checkpoint of `save_end`, which a run without missing parts does not need.
+
+        One that `--checkpointing_steps` asks for at the last step stays.
+        """
+        if self._store is None or self._planned() is not None:
+            return
+        for folder in self._store.own():
+            if read_manifest(folder).reason == END_OF_TRAINING:
+                self._store.remove(folder)
+        if not self._store.own():
+            self._store.remove_all()
+
     def wait(self) -> None:
         """Wait until the last checkpoint is durable.
 
@@ -199,13 +253,18 @@ class Checkpointing:
             history=state.prepared.folder / HISTORY_NAME,
         )
 
-    def _due(self) -> str | None:
-        """Return the reason for a checkpoint after this step; None if none is due."""
+    def _planned(self) -> str | None:
+        """Return why a checkpoint after this step was planned, whatever the time; None if not."""
         interval, cursor = self._interval, self._state.cursor
         if interval.steps is not None and cursor.step % interval.steps == 0:
             return f"every {counted(interval.steps, 'step')}"
-        if interval.every_epoch and cursor.step_in_epoch == 0:
-            return "every epoch"
+        return "every epoch" if interval.every_epoch and cursor.step_in_epoch == 0 else None
+
+    def _due(self) -> str | None:
+        """Return the reason for a checkpoint after this step; None if none is due."""
+        interval, planned = self._interval, self._planned()
+        if planned is not None:
+            return planned
         if interval.seconds is None:
             return None
         is_due = time.monotonic() - self._last >= interval.seconds
@@ -216,10 +275,12 @@ class Checkpointing:
         return f"every {interval.seconds / 60:g} min" if is_due else None
 
 
-def _finish(store: CheckpointStore, temporary: Path, content: Content) -> None:
+def _finish(
+    store: CheckpointStore, temporary: Path, content: Content, *, prunes: bool = True
+) -> None:
     try:
         write_content(temporary, content)
-        store.publish(temporary)
+        store.publish(temporary, prunes=prunes)
     except BaseException:
         store.discard(temporary)
         raise
@@ -246,19 +307,21 @@ def open_loop(
     """
     args, accelerator = prepared.args, prepared.accelerator
     checkpoint = None if point is None else point.checkpoint
+    completes = point is not None and point.completes
     folder = None
     if accelerator.is_main_process:
         folder = RunFolder(
             prepared.folder,
             overwrite=args.overwrite_output_dir or (point is not None and point.is_first),
             continues=point is not None and point.is_inside,
+            completes=completes,
         )
     with folder or contextlib.nullcontext():
         state = new_state()
         if point is not None and checkpoint is not None:
             _restore_checkpoint(state, point, checkpoint)
         if folder is not None:  # before any other file, which a later run then knows as a result
-            write_record(folder, state.initial)
+            write_record(folder, _first_record(state.initial, folder, completes=completes))
             if checkpoint is not None:
                 _continue_folder(folder, checkpoint)
         with state.history, Checkpointing(state, folder) as checkpoints:
@@ -267,6 +330,13 @@ def open_loop(
             run = kind(state, folder, checkpoints, StopSignalMonitor(accelerator))
             with _record_early_stop(run, prepared.folder):
                 yield run
+
+
+def _first_record(record: RunRecord, folder: RunFolder, *, completes: bool) -> RunRecord:
+    """Return the record of a run that begins, or that completes a training that has ended."""
+    if not completes:
+        return record
+    return replace(record, status=TRAINED, parts=LaterParts().status, files=folder.files())
 
 
 @contextlib.contextmanager
@@ -280,7 +350,7 @@ def _record_early_stop(run: Loop[Any], output_dir: Path) -> Iterator[None]:
                     yield
                 except StopRequested as request:
                     raise run.preempt(request) from None
-        except Preempted:
+        except (Preempted, PartsFailed):
             raise
         except BaseException as error:
             status, reason = report_first_failure(accelerator, error)
@@ -289,6 +359,8 @@ def _record_early_stop(run: Loop[Any], output_dir: Path) -> Iterator[None]:
                 raise
             raise_failure_of_other(error, reason)
             is_removed = run.folder is not None and not run.folder.is_intact()
+            if run.parts is not None and isinstance(error, Exception) and not is_removed:
+                raise run.parts.error(output_dir) from error
             if is_disk_error(error) or is_removed:
                 raise InputError(
                     f"--output_dir {output_dir}: the folder cannot be written ({error}), so the "
@@ -394,6 +466,8 @@ class Loop(Generic[P]):
     finished: bool = False  # Whether the results are written.
     current_batch: StepBatch | None = None  # Step batch of the current step.
     losses: Sequence[Tensor] = ()  # Losses of its micro-batches.
+    # What follows the training; None until its model is saved.
+    parts: LaterParts | None = None
 
     @property
     def prepared(self) -> P:
@@ -554,6 +628,9 @@ class Loop(Generic[P]):
         """Record why the run stopped early; the other files in its folder remain."""
         if self.folder is None or self.finished:
             return
+        if self.parts is not None and status == "interrupted":
+            self.parts.fail_current(reason)
+            status = TRAINED
         if not self.folder.staged:
             self.folder.discard()
         with contextlib.suppress(OSError, InputError):  # the first error is reported
@@ -562,4 +639,6 @@ class Loop(Generic[P]):
             if files.get(HISTORY_NAME) != self.state.history.position():  # it is not this run's own
                 files.pop(HISTORY_NAME, None)
             record = replace(self.state.record(status), reason=reason, files=files)
+            if self.parts is not None:
+                record = replace(record, parts=self.parts.status)
             write_record(self.folder, record)

@@ -33,6 +33,11 @@ RESULT_FILES = (
     "README.md",
     *("raw_weights.safetensors", "label_errors.csv"),
 )
+# What follows from the predictions of the final split.
+EVALUATION_FILES = (
+    *("report.txt", "report.json", "predictions.parquet", "predictions_fp32.parquet"),
+    *("README.md", PICTURES_NAME, CONTRACT_NAME),
+)
 WEIGHT_FILES = (
     *("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin*"),
     *("adapter_model.*", "raw_weights.safetensors"),
@@ -123,18 +128,22 @@ def earlier_results(folder: Path) -> Iterator[Path]:
         yield folder / HISTORY_NAME
 
 
-def remove_earlier_run(folder: Path, *, continues: bool = False) -> None:
+def remove_earlier_run(folder: Path, *, continues: bool = False, completes: bool = False) -> None:
     """Remove the files of an earlier run, and nothing of the user.
 
     Args:
         continues: Whether the run continues, so that its record, its history, its checkpoints and
             its saved steps are kept.
+        completes: Whether its training has ended, so that everything but the results of its
+            evaluation is kept too.
     """
     results = list(earlier_results(folder))
     if not continues and results:
         CheckpointStore(folder).remove_all()
     kept = (RECORD_NAME, HISTORY_NAME, NONFINITE_NAME) if continues else ()
     for path in results:
+        if completes and path.name not in EVALUATION_FILES:
+            continue
         if path.relative_to(folder).parts[0] not in kept:
             path.unlink(missing_ok=True)
             parent = path.parent

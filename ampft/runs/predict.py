@@ -37,7 +37,7 @@ from ampft.ownership import check_output_file
 from ampft.runs.caller_state import caller_state_kept
 from ampft.runs.manifest import check_model_files, model_files
 from ampft.runs.predictor import Predictor
-from ampft.runs.record import RunRecord, read_record
+from ampft.runs.record import RunRecord, not_finished, read_record
 from ampft.runs.run_text import report_with_heading, task_row
 from ampft.tasks.outcome import Problem, TunableOutcome
 from ampft.text.numbers import counted
@@ -628,6 +628,6 @@ def _run_record(folder: Path) -> RunRecord:
         raise InputError(f"--model {folder}: not a folder. Give the --output_dir of a run.")
     record = read_record(folder)
     if record.status != "finished":
-        raise InputError(f"--model {folder}: the run is {record.status}; it has no final model.")
+        raise InputError(f"--model {folder}: {not_finished(record)}.")
     check_model_files(folder, record.files)
     return record

@@ -50,7 +50,7 @@ from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, requested_mode, resolve
 from ampft.registry import found, room
-from ampft.runs.folder import choose_folder
+from ampft.runs.folder import choose_folder, with_ended_folder
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
 from ampft.runs.prepared_checks import (
     check_precision,
@@ -60,7 +60,7 @@ from ampft.runs.prepared_checks import (
 )
 from ampft.runs.publishing import check_account
 from ampft.runs.record import check_saved_model
-from ampft.runs.resume import find_resume_point, refuse_finished
+from ampft.runs.resume import ResumePoint, find_resume_point, other_settings, refuse_finished
 from ampft.tasks.table import TASKS
 from ampft.tasks.task import Task, make_task
 from ampft.text.terminal import labelled, print_line, print_phase, quiet_libraries
@@ -80,6 +80,7 @@ def prepare(
         precision = resolve(requested_mode(args.mixed_precision, os.environ), device)
         if args.push_to_hub:
             check_account("--push_to_hub", args.hub_model_id)
+        args = with_ended_folder(args, precision.mode)
         point = find_resume_point(args)
         if point is not None and point.is_finished:  # writes nothing
             output_dir = point.output_dir
@@ -105,6 +106,7 @@ def prepare(
         prepared = prepare_training(
             args, precision, accelerator, task, started=started, output_dir=output_dir
         )
+        point = _replaced_if_other(prepared, point)
         prepared = replace(prepared, resume_point=point)
         if point is not None and point.is_finished:
             refuse_finished(point, prepared.record)
@@ -113,6 +115,29 @@ def prepare(
         if args.check_precision:
             notes += tuple(check_precision(prepared).notes)
         return replace(prepared, check_notes=notes)
+
+
+def _replaced_if_other(prepared: Prepared, point: ResumePoint | None) -> ResumePoint | None:
+    """Return where a run begins: at the first step if it replaces a training of other settings.
+
+    Raises:
+        InputError: The output folder holds a training of other settings that has ended, and nothing
+            says that it may be replaced.
+    """
+    args = prepared.args
+    if point is None or not point.completes or args.resume_from_checkpoint is not None:
+        return point
+    differences = other_settings(point, prepared.record, len(prepared.step_batches))
+    if differences is None:
+        return point
+    if args.overwrite_output_dir:
+        return None
+    raise InputError(
+        f"--output_dir {point.output_dir}: the training in this folder has ended, but what follows "
+        "it is incomplete, and this command has other settings. Use its settings to complete it, "
+        "pass --overwrite_output_dir to replace it, or choose another folder.\n"
+        f"{differences}"
+    )
 
 
 def start_clock() -> ProcessStart:

@@ -31,8 +31,12 @@ from ampft.text.json_io import JSONValue, from_json, read_json_object
 
 SCHEMA = 3
 # Contradicted: what ran was not what was requested, such as another precision. Preempted: a signal
-# stopped the run, which can continue from its checkpoint.
-STATUSES = ("running", "finished", "diverged", "contradicted", "preempted", "interrupted")
+# stopped the run, which can continue from its checkpoint. Trained: the training has ended and its
+# model is saved, but `parts` are not all done.
+STATUSES = (
+    *("running", "trained", "finished"),
+    *("diverged", "contradicted", "preempted", "interrupted"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +209,10 @@ class RunRecord:
     served_back: ServedPart | None = None
     # Reason why the run stopped early; a finished run has one if time or patience ended it.
     reason: str | None = None
+    # What follows the training, such as the evaluation: "done", "not wanted", "pending", or
+    # "failed: " and the reason, by name. Empty before the training has ended, in earlier records
+    # and in loops of users.
+    parts: Mapping[str, str] = field(default_factory=dict)
     # Hash and size of the files that the run wrote, except this record and the files of trackers,
     # by relative path.
     files: Mapping[str, FileDigest] = field(default_factory=dict)
@@ -223,6 +231,8 @@ class RunRecord:
         object.__setattr__(self, "data", without_secrets(self.data))
         object.__setattr__(self, "model", without_secrets(self.model))
         object.__setattr__(self, "reason", self.reason and without_credentials(self.reason))
+        parts = {name: without_credentials(status) for name, status in self.parts.items()}
+        object.__setattr__(self, "parts", parts)
 
     def inputs(self) -> list[Recorded]:
         """Return the files of data and of a local model that were read, or would be read today."""
@@ -258,6 +268,16 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
             f"{folder}: this is not the folder of a run, because {RECORD_NAME} is missing or "
             f"damaged ({type(error).__name__}: {error}). Give the --output_dir of a run."
         ) from error
+
+
+def not_finished(record: RunRecord) -> str:
+    """Return why a run has no results, as a clause."""
+    if record.status != "trained":
+        return f"the run is {record.status}, not finished"
+    return (
+        "the run is trained, but what follows its training is incomplete. Repeat its command, "
+        "which does what is missing without training again"
+    )
 
 
 def check_saved_model(path: str | None) -> None:

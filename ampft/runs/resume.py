@@ -20,6 +20,7 @@ from ampft.engine.checkpoints.store import (
 )
 from ampft.errors import AlreadyFinished, InputError
 from ampft.runs.folder import on_main_process
+from ampft.runs.later_parts import END_OF_TRAINING, trained_checkpoint
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, earlier_record
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.redaction import redact_secrets
@@ -59,6 +60,12 @@ class ResumePoint:
     sent: int = 0  # Number of steps in the history of the output folder.
 
     @property
+    def completes(self) -> bool:
+        """Whether the training in the output folder has ended, and only what follows is missing."""
+        manifest = None if self.checkpoint is None else self.checkpoint.manifest
+        return self.is_inside and manifest is not None and manifest.reason == END_OF_TRAINING
+
+    @property
     def is_first(self) -> bool:
         """Whether there is no checkpoint yet.
 
@@ -82,12 +89,32 @@ def run_folder(checkpoint: Path) -> Path:
 
 
 def find_resume_point(args: LoopSettings) -> ResumePoint | None:
-    """Return where a run begins; None without `--resume_from_checkpoint`.
+    """Return where a run begins; None for the first step of a new one.
+
+    Without `--resume_from_checkpoint`, only a training that has ended is completed.
 
     Raises:
         InputError: The checkpoint does not exist, or is damaged.
     """
-    return None if args.resume_from_checkpoint is None else on_main_process(lambda: _find(args))
+    if args.resume_from_checkpoint is not None:
+        return on_main_process(lambda: _find(args))
+    return on_main_process(lambda: None if args.output_dir is None else _find_ended(args))
+
+
+def _find_ended(args: LoopSettings) -> ResumePoint | None:
+    output_dir = Path(str(args.output_dir))
+    checkpoint = trained_checkpoint(output_dir)
+    try:
+        return None if checkpoint is None else _point_at(checkpoint, output_dir)
+    except DamagedCheckpoint:
+        if args.overwrite_output_dir:
+            return None
+        raise
+
+
+def _point_at(checkpoint: Path, output_dir: Path) -> ResumePoint:
+    point = ResumePoint(output_dir=output_dir, checkpoint=verified_checkpoint(checkpoint))
+    return replace(point, sent=_steps_of(output_dir)) if point.is_inside else point
 
 
 def _find(args: LoopSettings) -> ResumePoint:
@@ -116,8 +143,7 @@ def _find(args: LoopSettings) -> ResumePoint:
                 f"{LATEST}."
             )
     try:
-        point = ResumePoint(output_dir=output_dir, checkpoint=verified_checkpoint(checkpoint))
-        return replace(point, sent=_steps_of(output_dir)) if point.is_inside else point
+        return _point_at(checkpoint, output_dir)
     except DamagedCheckpoint as error:
         raise InputError(
             f"--resume_from_checkpoint: {error} {damage_advice(checkpoint)}"
@@ -354,6 +380,19 @@ def environment_of(record: RunRecord) -> dict[str, Any]:
     return {"CPU": record.hardware["cpu"], "GPU": ", ".join(record.hardware["gpus"]), **packages}
 
 
+def other_settings(point: ResumePoint, now: RunRecord, steps_per_epoch: int) -> str | None:
+    """Return how a command differs from the one whose training it would complete; None if not.
+
+    Args:
+        point: Where the run would begin.
+        now: Record of this command before its first step.
+    """
+    assert point.checkpoint is not None, "it completes a training"
+    before = point.checkpoint.manifest.settings
+    found = changed_values(before, settings_of(now, steps_per_epoch))
+    return _difference_table(found, "the training") if found else None
+
+
 def refuse_finished(point: ResumePoint, record: RunRecord) -> NoReturn:
     """Refuse to continue a run that has finished.
 
@@ -408,11 +447,15 @@ def refuse_differences(where: str, found: Mapping[str, tuple[Any, Any]], remedy:
     """
     if not found:
         return
-    rows = [(Quote(name), *map(_shortened, pair)) for name, pair in found.items()]
-    table = terminal_table(Table(header=("setting", "checkpoint", "now"), rows=rows, left=3))
     raise InputError(
-        f"--resume_from_checkpoint: {where} belongs to a run with other settings. {remedy}\n{table}"
+        f"--resume_from_checkpoint: {where} belongs to a run with other settings. {remedy}\n"
+        f"{_difference_table(found, 'checkpoint')}"
     )
+
+
+def _difference_table(found: Mapping[str, tuple[Any, Any]], before: str) -> str:
+    rows = [(Quote(name), *map(_shortened, pair)) for name, pair in found.items()]
+    return terminal_table(Table(header=("setting", before, "now"), rows=rows, left=3))
 
 
 def _shortened(value: object) -> Quote:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from ampft.evaluation.sanity import (
 )
 from ampft.evaluation.simple_methods import FREQUENCIES, MEAN_LABEL, SimpleMethodResult
 from ampft.features.feature import required_feature
-from ampft.features.resources import TrainingClock
+from ampft.features.resources import PeakMemory, TrainingClock
 from ampft.features.validations import Validations, all_metrics
 from ampft.files import check_disk_space, write_text
 from ampft.models.adapters import save_model_or_adapters
@@ -39,16 +39,34 @@ from ampft.models.weights import gather_sharded_weights, weights_size
 from ampft.precision.compilation import partial_compilation_warning
 from ampft.precision.modes import is_fp32
 from ampft.registry import found
+from ampft.runs.client_answers import SERVED_BACK
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import write_csv
+from ampft.runs.later_parts import (
+    CARD,
+    DONE,
+    EVALUATION,
+    PARTS,
+    PICTURES,
+    PREDICTIONS,
+    RECORD,
+    REPORT,
+    SERVING_BACK,
+    SIMPLE_METHODS,
+    SPEED,
+    TRACKERS,
+    TRAINED,
+    LaterParts,
+    parts_text,
+)
 from ampft.runs.loop import Loop
 from ampft.runs.loop_state import entered_in_order
 from ampft.runs.manifest import HISTORY_NAME, PICTURES_NAME
 from ampft.runs.predictions import write_predictions
 from ampft.runs.prepared import Prepared
-from ampft.runs.publishing import model_card
+from ampft.runs.publishing import CARD_NAME, model_card
 from ampft.runs.record import RunRecord
-from ampft.runs.results import write_results
+from ampft.runs.results import publish, save_predictions, save_report
 from ampft.runs.run_state import RunState, predict
 from ampft.runs.run_text import (
     decisions_text,
@@ -76,6 +94,8 @@ class Run(Loop[Prepared]):
             TrainingStopped: The loss is far above chance.
         """
         state, task = self.state, self.prepared.task
+        if self.is_over:
+            self._save_end()
         validations = required_feature(state.features, Validations)
         if not (self.prepared.selects_best and validations.is_due(self.steps, self.is_over)):
             return
@@ -88,32 +108,70 @@ class Run(Loop[Prepared]):
         state.history.resume_clock()
 
     def finish(self, model: nn.Module) -> None:
-        """Evaluate the best model on the final split; write and print the results."""
+        """Save the model; then evaluate it, and write and print the results.
+
+        Raises:
+            TrainingStopped: The training destroyed the model.
+            PartsFailed: The model is saved, but something after the training failed.
+        """
         self.validate(model)  # if a stop prevented it
+        self._save_end()
         self.checkpoints.wait()
         poll = self.stop.poll if self.choose_weights() else None
-        lines = _write_final_results(self.state, self.folder, model, poll)
+        weights = gather_sharded_weights(model)  # gathered from all processes
+        parts = LaterParts()
+        if self.folder is not None:
+            _save_model(self.state, self.folder, model, weights, parts)
+        self.parts = parts
+        with parts.part(EVALUATION, ends=True):
+            evaluated = _evaluate(self.state, model, poll)
+        for feature in self.state.features:
+            with parts.part(feature.name if feature.name in PARTS else EVALUATION):
+                feature.end(self.state.history.steps, evaluated.outcome)
+        with parts.part(TRACKERS):
+            end_training(self.prepared.accelerator)
         if self.folder is None:
             return
-        self.finished = True
-        self.state.history.close()
+        lines = _write_results(self.state, self.folder, model, evaluated, parts)
         for line in lines:
             print_line(line)
+        if parts.failed:
+            raise parts.error(self.folder.path)
+        self.finished = True
+        self.checkpoints.remove_end()
+        self.state.history.close()
         for feature in self.state.features:
             feature.published(self.folder.path)
+
+    def _save_end(self) -> None:
+        """Write the state after the last step; say so if that is impossible."""
+        problem = self.checkpoints.save_end() if self.prepared.can_resume else None
+        if problem is not None:
+            self.state.history.write(
+                labelled("warning", f"the end of the training could not be saved ({problem})")
+            )
 
 
 _SERVING = found("serving back")
 BATCH_NORM = "batch_norm"
 
 
-def _write_final_results(
-    state: RunState, folder: RunFolder | None, model: nn.Module, poll: Callable[[], None] | None
-) -> Sequence[str]:
-    """Evaluate the final split, save the model, and write the results. All processes call it.
+@dataclass(frozen=True)
+class _Evaluated:
+    """What the predictions of the final split amount to."""
 
-    Returns:
-        The lines to print about the results; empty without a folder.
+    outcome: Outcome
+    outcome_fp32: Outcome | None  # Outcome of the same model in float32; None if it is not another.
+    constant: Outcome  # Outcome of predicting the class frequencies.
+    groups: Groups | None  # Groups of the rows of the split.
+    memory: (
+        PeakMemory  # Peak memory before the predictions in float32, which only comparisons make.
+    )
+    warnings: dict[str, str]  # Reasons not to trust the result, by name.
+
+
+def _evaluate(state: RunState, model: nn.Module, poll: Callable[[], None] | None) -> _Evaluated:
+    """Predict the final split. All processes call it.
 
     Raises:
         TrainingStopped: The training destroyed the model.
@@ -124,7 +182,7 @@ def _write_final_results(
         evaluated = predict(state, model, other, poll=poll)
         required_feature(state.features, Validations).at_evaluation(evaluated)
     outcome = predict(state, model, split, poll=poll)
-    memory = state.memory()  # before predicting in fp32, which only comparisons do
+    memory = state.memory()
     outcome_fp32 = None
     if args.evaluate_fp32 and not is_fp32(prepared.precision.mode):
         with in_float32(prepared.accelerator, model, prepared.precision) as plain:
@@ -133,41 +191,102 @@ def _write_final_results(
     warnings = _final_warnings(state, outcome, constant, groups)
     if EXPLODED in warnings and NOT_BETTER in warnings:
         raise TrainingStopped(warnings[EXPLODED])
-    weights = gather_sharded_weights(model)  # gathered from all processes
-    for feature in state.features:
-        feature.end(state.history.steps, outcome)
-    end_training(prepared.accelerator)
-    if folder is None:
-        return ()
-    state.history.verify()
-    _save(state, folder, model, weights)
-    task.save_pictures(folder.stage() / PICTURES_NAME, outcome)
-    required_feature(state.features, Validations).best.path.unlink(missing_ok=True)
-    metrics, metrics_fp32 = _metrics(prepared, outcome), None
-    if args.evaluate_fp32:
-        metrics_fp32 = metrics if outcome_fp32 is None else _metrics(prepared, outcome_fp32)
-    timings = _timings(state, model)
-    record = replace(
-        state.record("finished"),
-        timings=timings,
-        memory=memory,
+    return _Evaluated(outcome, outcome_fp32, constant, groups, memory, warnings)
+
+
+def _write_results(
+    state: RunState, folder: RunFolder, model: nn.Module, evaluated: _Evaluated, parts: LaterParts
+) -> Sequence[str]:
+    """Write everything that follows from the evaluation, on the main process.
+
+    Returns:
+        The lines to print; empty if the report could not be made.
+    """
+    with parts.part(REPORT, ends=True):
+        report = evaluated.outcome.report()
+        record = _final_record(state, evaluated)
+    record = _measured(state, model, evaluated, record, parts)
+    task, outcome, stage = state.prepared.task, evaluated.outcome, folder.stage()
+    with parts.part(PICTURES):
+        task.save_pictures(stage / PICTURES_NAME, outcome)
+    with parts.part(PREDICTIONS):
+        _save_contract(state, stage)
+        for feature in state.features:
+            feature.save_results(stage)
+        write = partial(
+            write_predictions,
+            references=partial(task.inputs.references, outcome.split),
+            origins=partial(_origins, state.prepared),
+            groups=evaluated.groups,
+        )
+        save_predictions(stage, outcome, evaluated.outcome_fp32, write)
+        publish(folder, replace(record, status=TRAINED, parts=parts.status))
+    record, stage = _served(state, folder, record, outcome, parts), folder.stage()
+    with parts.part(REPORT):
+        save_report(stage, record, report)
+        if state.prepared.args.history_csv:
+            write_csv(folder / HISTORY_NAME, stage / "history.csv")
+    with parts.part(CARD):
+        write_text(stage / CARD_NAME, model_card(record, report))
+    with parts.part(RECORD):
+        state.history.verify()
+    with parts.part(RECORD, ends=True):
+        publish(folder, _with_parts(record, folder.path, parts))
+    return _result_lines(folder.path, record, state.prepared, outcome)
+
+
+def _with_parts(record: RunRecord, folder: Path, parts: LaterParts) -> RunRecord:
+    """Return the record of a run whose parts have ended: finished if none of them failed."""
+    if not parts.failed:
+        return replace(record, status="finished", parts={**parts.status, RECORD: DONE})
+    reason = parts_text(folder, parts.status)
+    return replace(record, status=TRAINED, reason=reason, parts=parts.status)
+
+
+def _served(
+    state: RunState, folder: RunFolder, record: RunRecord, outcome: Outcome, parts: LaterParts
+) -> RunRecord:
+    """Return the record with what plain clients answer from the folder."""
+    if _SERVING is None or not state.prepared.args.serve_back:
+        parts.skip(SERVING_BACK)
+        return record
+    if PREDICTIONS in parts.failed:  # they are what the answers are compared with
+        return record
+    with parts.part(SERVING_BACK):
+        served = _SERVING.serve_back(folder.path, record, outcome, state.prepared.task.data)
+        warning = served.warning()
+        warnings = {**record.warnings, **({} if warning is None else {SERVED_BACK: warning})}
+        return replace(record, served_back=served, warnings=warnings)
+    return record
+
+
+def _final_record(state: RunState, evaluated: _Evaluated) -> RunRecord:
+    """Return the record with what was evaluated."""
+    prepared, other = state.prepared, evaluated.outcome_fp32
+    metrics, metrics_fp32 = _metrics(prepared, evaluated.outcome), None
+    if prepared.args.evaluate_fp32:
+        metrics_fp32 = metrics if other is None else _metrics(prepared, other)
+    return replace(
+        state.record(TRAINED),
+        timings=state.timings(),
+        memory=evaluated.memory,
         metrics=metrics,
-        metrics_chance=constant.metrics(),
+        metrics_chance=evaluated.constant.metrics(),
         metrics_fp32=metrics_fp32,
-        simple_methods=_simple_methods(state, outcome, constant, timings),
-        warnings=warnings,
+        warnings=evaluated.warnings,
     )
-    write = partial(
-        write_predictions,
-        references=partial(task.inputs.references, split),
-        origins=partial(_origins, prepared),
-        groups=groups,
-    )
-    serve = None
-    if _SERVING is not None and args.serve_back:
-        serve = partial(_SERVING.serve_back, outcome=outcome, data=task.data)
-    record = write_results(folder, record, outcome, write, outcome_fp32, model_card, serve)
-    return _result_lines(folder.path, record, prepared, outcome)
+
+
+def _measured(
+    state: RunState, model: nn.Module, evaluated: _Evaluated, record: RunRecord, parts: LaterParts
+) -> RunRecord:
+    """Return the record with the speed of the training, and what simple methods reach."""
+    timings, methods = record.timings, record.simple_methods
+    with parts.part(SPEED):
+        timings = _timings(state, model)
+    with parts.part(SIMPLE_METHODS):
+        methods = _simple_methods(state, evaluated.outcome, evaluated.constant, timings)
+    return replace(record, timings=timings, simple_methods=methods)
 
 
 def _origins(prepared: Prepared, rows: slice) -> dict[str, list[Any]]:
@@ -223,12 +342,27 @@ def batch_norm_warnings(model: nn.Module, batches: StepBatches) -> dict[str, str
     return {} if note is None else {BATCH_NORM: f"{note}."}
 
 
-def _save(
-    state: RunState, folder: RunFolder, model: nn.Module, weights: dict[str, Tensor] | None
+def _save_model(
+    state: RunState,
+    folder: RunFolder,
+    model: nn.Module,
+    weights: dict[str, Tensor] | None,
+    parts: LaterParts,
 ) -> None:
+    """Save everything that the training made, before anything else can fail."""
     prepared, stage = state.prepared, folder.stage()
     plain = prepared.accelerator.unwrap_model(model, keep_torch_compile=False)
     check_disk_space(folder.path, weights_size(plain), "saving the model")
+    for feature in state.features:
+        feature.save(stage, plain)
+    save_model_or_adapters(plain, stage, prepared.loaded, weights)
+    prepared.task.inputs.save_processor(stage)
+    publish(folder, replace(state.record(TRAINED), parts=parts.status))
+
+
+def _save_contract(state: RunState, stage: Path) -> None:
+    """Save everything between an input and its answer."""
+    prepared = state.prepared
     contract = prepared.task.contract
     if contract is not None:
         separator = prepared.args.label_separator
@@ -237,12 +371,6 @@ def _save(
         rule = replace(contract.rule, separator=separator)
         contract = replace(contract, rule=rule)
         write_text(stage / CONTRACT_NAME, contract.text())
-    for feature in state.features:
-        feature.save(stage, plain)
-    save_model_or_adapters(plain, stage, prepared.loaded, weights)
-    prepared.task.inputs.save_processor(stage)
-    if prepared.args.history_csv:
-        write_csv(folder / HISTORY_NAME, stage / "history.csv")
 
 
 def _metrics(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:

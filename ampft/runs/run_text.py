@@ -309,6 +309,7 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
         return f"{figures}\nstopped: {inert(record.reason)}" if record.reason else figures
     ending = {
         "running": "running, or killed",
+        "trained": "trained, and its model is saved: repeat its command to do what is missing",
         "diverged": "diverged: its weights and figures are not results",
         "contradicted": "stopped: what ran was not what was requested",
         "preempted": "stopped by a signal; continues with --resume_from_checkpoint latest",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.sources.file_names import check_file, named_files
 from ampft.runs.folder import check_output_folder
+from ampft.runs.later_parts import trained_checkpoint
 from ampft.text.terminal import print_phase
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ def check_start(args: ClassifyArguments) -> None:
     check_data_files(args)
     is_main = os.environ.get("RANK", "0") == "0"
     if args.output_dir is not None and args.resume_from_checkpoint is None and is_main:
-        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir)
+        is_ended = trained_checkpoint(Path(args.output_dir)) is not None
+        check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir or is_ended)
     if "torch" not in sys.modules:
         print_phase("importing PyTorch and transformers")
 

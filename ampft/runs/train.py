@@ -145,12 +145,14 @@ def _start_line(prepared: Prepared, point: ResumePoint) -> str:
         )
     manifest = point.checkpoint.manifest
     cursor = manifest.cursor
+    where = f"continues in epoch {cursor.epoch + 1} at its step {cursor.step_in_epoch + 1}"
+    if point.completes:
+        where = "the training has ended, and only what follows is done now"
     before = {**manifest.topology, **manifest.environment}
     now = {**topology_of(prepared.record), **environment_of(prepared.record)}
     return labelled(
         "resume",
-        f"{point.checkpoint.folder}: {counted(cursor.step, 'step')} done; continues in epoch "
-        f"{cursor.epoch + 1} at its step {cursor.step_in_epoch + 1}",
+        f"{point.checkpoint.folder}: {counted(cursor.step, 'step')} done; {where}",
         *(
             f"{name}: {old} in the checkpoint, {new} now"
             for name, (old, new) in {

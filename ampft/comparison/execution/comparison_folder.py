@@ -83,6 +83,8 @@ def run_ending(folder: Path, log: Path | None = None) -> RunEnding:
         record = None
     if record is not None and record.status in COMPLETE:
         return RunEnding(record.status, record)
+    if record is not None and record.parts:  # its reason says more than the log
+        return RunEnding("failed", record)
     errors: list[str] = []
     with contextlib.suppress(OSError):
         if log is not None:

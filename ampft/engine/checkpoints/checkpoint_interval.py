@@ -17,6 +17,11 @@ class Interval:
     # Whether a checkpoint is written after every epoch and its validation.
     every_epoch: bool = False
 
+    @property
+    def is_set(self) -> bool:
+        """Whether checkpoints are written."""
+        return self.every_epoch or self.steps is not None or self.seconds is not None
+
     def most_at_once(self, total_steps: int, steps_per_epoch: int, limit: int | None) -> int:
         """Return how many checkpoints of a training are on the disk at once, at most.
 

@@ -248,11 +248,12 @@ class CheckpointStore:
         write_token(temporary, token, name)
         return temporary
 
-    def publish(self, temporary: Path) -> None:
+    def publish(self, temporary: Path, *, prunes: bool = True) -> None:
         """Make a checkpoint visible whose files are on the disk, and then remove the oldest ones.
 
         Args:
             temporary: Folder from `begin`.
+            prunes: Whether the oldest ones are removed.
 
         Raises:
             InputError: Another program took the name of the checkpoint in the meantime.
@@ -262,7 +263,8 @@ class CheckpointStore:
             raise _foreign(folder)
         rename(temporary, folder)
         sync(self.path)
-        self.prune()
+        if prunes:
+            self.prune()
 
     def discard(self, temporary: Path) -> None:
         """Remove a checkpoint that could not be written, as far as possible."""

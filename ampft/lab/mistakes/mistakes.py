@@ -15,7 +15,7 @@ from ampft.kinds.views import CasePrediction
 from ampft.runs.finished import PREDICTIONS_NAME
 from ampft.runs.manifest import check_files
 from ampft.runs.predictions import CaseViewer, is_input, read_predictions, read_rows
-from ampft.runs.record import RunRecord, read_record
+from ampft.runs.record import RunRecord, not_finished, read_record
 from ampft.runs.run_text import problem_of, task_row
 from ampft.tasks.outcome import OutcomeMistakes, main_metrics_text
 from ampft.text.numbers import counted, percent
@@ -100,7 +100,7 @@ def find_mistakes(folder: Path, limit: int) -> Mistakes:
     """
     record = read_record(folder)
     if record.status != "finished":
-        raise InputError(f"RUN {folder}: the run is {record.status}; it has no predictions.")
+        raise InputError(f"RUN {folder}: {not_finished(record)}.")
     check_files(folder, record.files, [PREDICTIONS_NAME])
     path = folder / PREDICTIONS_NAME
     outcome, problem = read_predictions(path), problem_of(record)

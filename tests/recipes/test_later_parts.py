@@ -1,0 +1,113 @@
+"""A failure after the training costs neither the model nor the other parts; a repeat completes it."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+from running import CLASSIFY, call_here, rows, succeeded, write_csv
+from safetensors.torch import load_file
+
+from ampft.errors import InputError
+from ampft.exit_codes import EXIT_CODES, PartsFailed
+from ampft.runs.finished import FinishedRun
+from ampft.runs.later_parts import PARTS
+
+pytestmark = pytest.mark.slow
+
+# What fails in each part: a function of a module, or a method of a class in it.
+PLANTED = {
+    "evaluation": "ampft.runs.run:predict",
+    "trackers": "ampft.features.trackers:TrackerReporting.end",
+    "pictures": "ampft.tasks.task:Task.save_pictures",
+    "speed": "ampft.runs.run:doubled_batch_timings",
+    "simple methods": "ampft.runs.run:compared_methods",
+    "predictions": "ampft.runs.run:write_predictions",
+    "serving back": "ampft.doors.serving_back:serve_back",
+    "report": "ampft.runs.run:save_report",
+    "model card": "ampft.runs.run:model_card",
+}
+LATER = {"evaluation": {*PARTS} - {"evaluation"}, "predictions": {"serving back"}}
+KEPT = ("report.txt", "report.json", "predictions.parquet", "decision.json")
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory, tiny_bert) -> list[object]:
+    folder = tmp_path_factory.mktemp("data")
+    files = {
+        name: write_csv(folder / f"{name}.csv", rows(size, seed), ("text", "label"))
+        for seed, (name, size) in enumerate({"train": 24, "validation": 12, "test": 12}.items())
+    }
+    named = [word for name, path in files.items() for word in (f"--{name}_file", path)]
+    sizes = ["--num_train_epochs", "2", "--per_device_train_batch_size", "8"]
+    return ["--model_name_or_path", tiny_bert, *named, *sizes, "--mixed_precision", "fp32"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, flags) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    succeeded(call_here(CLASSIFY, *flags, "--output_dir", folder))
+    return folder
+
+
+def plant(monkeypatch, place: str, error: BaseException) -> None:
+    """Let a function or a method raise, if it is not used before the training has ended."""
+    module, _, path = place.partition(":")
+    holder = importlib.import_module(module)
+    *owner, name = path.split(".")
+    for each in owner:
+        holder = getattr(holder, each)
+    original = getattr(holder, name)
+
+    def fail(*args, **kwargs):
+        if name == "predict" and "test" not in args:
+            return original(*args, **kwargs)
+        raise error
+
+    monkeypatch.setattr(holder, name, fail)
+
+
+def record_of(folder: Path) -> dict:
+    return json.loads((folder / "run.json").read_bytes())
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {
+        name: tensor.numpy().tobytes()
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+
+
+@pytest.mark.parametrize("part", PLANTED)
+def test_a_part_that_fails_costs_nothing_and_is_completed(
+    part, flags, undisturbed, tmp_path, monkeypatch
+):
+    command = [*flags, "--output_dir", tmp_path / "run"]
+    with monkeypatch.context() as patch:
+        plant(patch, PLANTED[part], ValueError("planted"))
+        done = call_here(CLASSIFY, *command)
+    assert done.returncode == EXIT_CODES[PartsFailed] == 7, done.stdout + done.stderr
+    assert f"{part} (ValueError: planted, test_later_parts.py:" in done.stderr
+    assert "Traceback" not in done.stderr
+    record = record_of(tmp_path / "run")
+    assert record["status"] == "trained"
+    assert record["parts"][part].startswith("failed: ValueError: planted")
+    pending = {name for name, status in record["parts"].items() if status == "pending"}
+    assert pending == LATER.get(part, set())
+    assert weights(tmp_path / "run") == weights(undisturbed)
+    assert (tmp_path / "run" / "tokenizer.json").is_file()
+    with pytest.raises(InputError, match="what follows its training is incomplete"):
+        FinishedRun(tmp_path / "run")
+
+    steps = (tmp_path / "run" / "history.jsonl").read_bytes()
+    again = succeeded(call_here(CLASSIFY, *command))
+    assert "the training has ended, and only what follows is done now" in again.stdout
+    assert (tmp_path / "run" / "history.jsonl").read_bytes() == steps
+    assert record_of(tmp_path / "run")["status"] == "finished"
+    assert set(record_of(tmp_path / "run")["parts"].values()) <= {"done", "not wanted"}
+    assert weights(tmp_path / "run") == weights(undisturbed)
+    for name in KEPT:
+        assert (tmp_path / "run" / name).read_bytes() == (undisturbed / name).read_bytes(), name
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert files == {path.name for path in undisturbed.iterdir()}
