@@ -21,7 +21,7 @@ from ampft.export.formats import INT8, INT8_SCHEMES
 from ampft.kinds.inputs import Reader
 from ampft.kinds.logits import model_inputs
 from ampft.models.adapters import merge_adapters
-from ampft.models.by_length import padded_inputs, parts_by_length
+from ampft.models.by_length import padded_inputs, parts_together
 from ampft.models.pretrained import load_saved
 from ampft.precision.float32_modules import matching_modules, replaced_forwards
 from ampft.runs.predict import recorded_training
@@ -114,7 +114,7 @@ def load_source(request: ExportRequest, record: RunRecord) -> ExportSource:
     reader = tensors.saved_reader(request.run, record.arguments, model.config)
     inputs, axes = _traced_inputs(reader, sample_rows(record, request.run))
     # Models that run by length, or were trained without a mask, are called without it.
-    parts = parts_by_length(model, inputs)
+    parts = parts_together(model, inputs)
     called = parts[0][1] if parts else padded_inputs(model, inputs)
     inputs = {name: inputs[name] for name in called}
     axes = {name: axes[name] for name in called}

@@ -65,10 +65,8 @@ class Reader(Protocol):
     def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
         """Return the model's inputs of rows, padded to one shape."""
 
-    def refused(
-        self, columns: Sequence[Sequence[Any]], model: str, error: Exception
-    ) -> InputError | None:
-        """Return the message if a model cannot run on rows such as these; otherwise None."""
+    def refused(self, columns: Sequence[Sequence[Any]], model: Any, error: Exception) -> InputError:
+        """Return the message that a model cannot take these rows together."""
 
 
 class KindModule(Protocol):

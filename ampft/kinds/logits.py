@@ -61,9 +61,9 @@ def logits_of_rows(logits: Tensor, inputs: Mapping[str, Tensor], rows: int) -> t
 
 def _row_logits(model: nn.Module, arguments: Mapping[str, Tensor], packing: Any = None) -> Tensor:
     # Imported here because it imports transformers, which a model needs anyway.
-    from ampft.models.by_length import merged_logits, padded_inputs, parts_by_length
+    from ampft.models.by_length import merged_logits, padded_inputs, parts_together
 
-    parts = parts_by_length(model, arguments)
+    parts = parts_together(model, arguments)
     if not parts:
         return _logits(model, padded_inputs(model, arguments), packing)
     return merged_logits([(rows, _logits(model, part)) for rows, part in parts], arguments)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DataCollatorWithPadding
 
 from ampft.data.dataset import ROWS_AT_A_TIME, TOKEN, ClassificationData
@@ -22,6 +22,7 @@ from ampft.decision import Tokenization
 from ampft.errors import InputError
 from ampft.kinds.input_settings import InputSettings
 from ampft.kinds.logits import model_inputs
+from ampft.kinds.token_tables import check_end_tokens, embedding_size, refused_tokens, unknown_token
 from ampft.kinds.windows import (
     EXAMPLE,
     LENGTH,
@@ -85,8 +86,9 @@ class TextReader:
         windows = np.bincount(encoded.pop(EXAMPLE), minlength=len(columns[0]))
         return pad_and_collate(self.collator, encoded, windows=windows)
 
-    def refused(self, columns: Any, model: str, error: Exception) -> None:
-        """Return None: every text can be tokenized."""
+    def refused(self, columns: Any, model: Any, error: Exception) -> InputError:
+        """Return the message that a model cannot take these texts."""
+        return refused_tokens(model, self.collator.tokenizer, lambda: self.collate(columns), error)
 
 
 def pad_and_collate(
@@ -185,6 +187,7 @@ class TextInputs:
                 f"--pooling {settings.pooling} is for labels of whole texts. Remove the flag."
             )
         self._check_vocabulary(model)
+        check_end_tokens(model, self.tokenizer, self.splits, self.data, settings)
         if getattr(model.config, "pad_token_id", None) is None:  # code of others may lack it
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if settings.gradient_checkpointing:
@@ -215,18 +218,14 @@ class TextInputs:
 
     def _check_vocabulary(self, model: Any) -> None:
         """Raise InputError if the texts have a token that the table of embeddings lacks."""
-        try:
-            table = model.get_input_embeddings()
-        except NotImplementedError:  # of models that read characters
+        if embedding_size(model) is None:
             return
         of_splits = [largest_token_id(examples.rows) for examples in self.splits.values()]
         largest = max(*of_splits, self.tokenizer.pad_token_id)
-        if isinstance(table, nn.Embedding) and largest >= table.num_embeddings:
+        if (problem := unknown_token(model, self.tokenizer, largest)) is not None:
             raise InputError(
-                f"{MODEL_NAME_FLAG} {self.model_path}: the tokenizer gives the token "
-                f"{self.tokenizer.convert_ids_to_tokens(largest)!r} the number {largest}, but the "
-                f"model has only {table.num_embeddings} tokens. Use the tokenizer of the model, or "
-                "call model.resize_token_embeddings(len(tokenizer)) and save the model again."
+                f"{MODEL_NAME_FLAG} {self.model_path}: {problem}. Use the tokenizer of the model, "
+                "or call model.resize_token_embeddings(len(tokenizer)) and save the model again."
             )
 
     def _remove_padding(self, model: Any, settings: InputSettings) -> tuple[bool, str]:

@@ -29,7 +29,7 @@ from ampft.media.image_processor import (
     split_processor,
 )
 from ampft.media.images import Augmentation, as_rgb, open_image, parse_augmentation
-from ampft.media.media_inputs import MediaInputs, refused_inputs
+from ampft.media.media_inputs import MediaInputs, error_in_one_line, refused_inputs
 from ampft.models.pretrained import MODEL_NAME_FLAG, load_config
 
 SMALL_VIT = "small ViT, random weights"
@@ -59,8 +59,10 @@ class ImageReader:
             return pixels
         return {**pixels, "label_sizes": torch.tensor([image.size[::-1] for image in images])}
 
-    def refused(self, columns: Any, model: str, error: Exception) -> None:
-        """Return None: all images get the size of the training."""
+    def refused(self, columns: Any, model: Any, error: Exception) -> InputError:
+        """Return the message that a model cannot take these images."""
+        name = type(model).__name__
+        return InputError(f"{name} cannot take this image ({error_in_one_line(error)}).")
 
 
 def saved_reader(folder: Path, arguments: Mapping[str, Any], config: Any) -> ImageReader:

@@ -62,7 +62,7 @@ class SoundReader:
         waveforms = [self.features.waveform(open_sound(sound)) for sound in sounds]
         return self.features.batch([self.features.features(samples) for samples in waveforms])
 
-    def refused(self, columns: Sequence[Sequence[Any]], model: str, error: Exception) -> InputError:
+    def refused(self, columns: Sequence[Sequence[Any]], model: Any, error: Exception) -> InputError:
         """Return the message for a batch of sounds that the model cannot run on."""
         (sounds,) = columns
         opened = [open_sound(sound) for sound in sounds]
@@ -72,8 +72,8 @@ class SoundReader:
         name = sound.get("path") if isinstance(sound, dict) else sound
         place = name if isinstance(name, str | Path) else "a sound in memory"
         return InputError(
-            f"{place}: {model} cannot run on this sound of {seconds[shortest]:.3f} s, the shortest "
-            f"of its batch ({error_in_one_line(error)}). Remove sounds that are too short."
+            f"{place}: {type(model).__name__} cannot run on this sound of "
+            f"{seconds[shortest]:.3f} s ({error_in_one_line(error)})."
         )
 
 

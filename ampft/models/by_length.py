@@ -1,9 +1,14 @@
-"""Models whose results depend on padding: inputs of the same length run together, unpadded."""
+"""Which rows of a batch a model takes together.
+
+A model whose results depend on padding takes rows of the same length, unpadded. The head of an
+encoder-decoder reads the place of the last end token, and takes rows with as many of them: a text
+can contain the token literally, such as `</s>`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,10 +49,11 @@ def guard_against_text_padding(
     """
     try:
         difference = padding_difference(model, batch, batch)
-    except (RuntimeError, ValueError, AssertionError) as error:
+    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
         raise InputError(
-            f"model: {type(model).__name__} cannot process {noun} of these lengths ({error}). Use "
-            "another model."
+            f"model: {type(model).__name__} fails on a batch of {len(next(iter(batch.values())))} "
+            f"training {noun}: {' '.join(str(error).split())}. Check that the tokenizer is the "
+            "model's own."
         ) from error
     if difference <= TOLERANCE:
         return ()
@@ -57,7 +63,7 @@ def guard_against_text_padding(
 def run_by_length(model: Any, difference: float, kind: str) -> str:
     """Make a model run by length where that is possible; return a note."""
     what = f"its results depend on padding (logits differ by {difference:.1%})"
-    reason = _why_not_by_length(model)
+    reason = why_not_in_parts(model)
     setattr(model.config, CONFIG_FIELD, reason is None)  # a saved model may have another value
     if reason is not None:
         return (
@@ -66,7 +72,7 @@ def run_by_length(model: Any, difference: float, kind: str) -> str:
     return f"{what}, so {kind} of the same length run together, without padding"
 
 
-def _why_not_by_length(model: nn.Module) -> str | None:
+def why_not_in_parts(model: nn.Module) -> str | None:
     """Return why a step cannot call a model several times before its backward pass, or None."""
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
         return "FSDP2 allows no batches of one length"
@@ -92,17 +98,20 @@ def padding_difference(
     real = _real_positions(model, inputs)
     parts = _equal_lengths(model, inputs, real)
     with evaluation_mode(model):
-        together = model(**padded).logits
+        whole = _by_end_tokens(model, [(torch.arange(len(real)), dict(padded))])
+        together = merged_logits([(rows, model(**part).logits) for rows, part in whole], inputs)
         alone = merged_logits([(rows, model(**part).logits) for rows, part in parts], inputs)
     if together.dim() == 3:  # logits of each token
         together, alone = together[real], alone[real]
     return float((together - alone).abs().max() / alone.abs().max())
 
 
-def parts_by_length(
-    model: nn.Module, inputs: Mapping[str, Tensor]
-) -> list[tuple[Tensor, dict[str, Tensor]]]:
-    """Return the parts of a batch that run together: rows, and their inputs without padding.
+Parts = list[tuple[Tensor, dict[str, Tensor]]]
+"""Rows of each part of a batch, and their inputs."""
+
+
+def parts_together(model: nn.Module, inputs: Mapping[str, Tensor]) -> Parts:
+    """Return the parts of a batch that a model takes together.
 
     Args:
         model: Any model, prepared by Accelerate or not.
@@ -112,9 +121,51 @@ def parts_by_length(
         Empty if the batch runs as it is.
     """
     plain: Any = getattr(model, "module", model)
-    if not getattr(getattr(plain, "config", None), CONFIG_FIELD, False):
+    if getattr(getattr(plain, "config", None), CONFIG_FIELD, False):
+        return _equal_lengths(plain, inputs, _real_positions(plain, inputs))
+    if end_token_of_head(plain) is None:
         return []
-    return _equal_lengths(plain, inputs, _real_positions(plain, inputs))
+    whole = padded_inputs(plain, inputs)
+    parts = _by_end_tokens(plain, [(torch.arange(len(whole["input_ids"])), whole)])
+    return parts if len(parts) > 1 else []
+
+
+def largest_part(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the largest part of a batch that a model takes together, to try it on."""
+    parts = parts_together(model, inputs)
+    return max(parts, key=lambda part: len(part[0]))[1] if parts else dict(inputs)
+
+
+def end_token_of_head(model: Any) -> int | None:
+    """Return the token whose last place the head reads; None for other heads than those.
+
+    These are the classifiers of encoder-decoders. Sources: `BartForSequenceClassification` and
+    `T5ForSequenceClassification` of transformers.
+    """
+    plain = getattr(model, "module", model)
+    plain = getattr(plain, "_orig_mod", plain)  # of a compiled model
+    config = getattr(plain, "config", None)
+    if "SequenceClassification" not in type(plain).__name__:
+        return None
+    token = getattr(config, "eos_token_id", None)
+    return token if getattr(config, "is_encoder_decoder", False) else None
+
+
+def _by_end_tokens(model: Any, parts: Parts) -> Parts:
+    """Return parts whose rows have the same number of end tokens each."""
+    token = end_token_of_head(model)
+    if token is None:
+        return parts
+    found = []
+    for rows, inputs in parts:
+        counts = (inputs["input_ids"] == token).sum(dim=1)
+        if counts.unique().numel() == 1:
+            found.append((rows, inputs))
+            continue
+        for count in counts.unique().tolist():
+            chosen = (counts == count).nonzero()[:, 0]
+            found.append((rows[chosen], {name: value[chosen] for name, value in inputs.items()}))
+    return found
 
 
 def padded_inputs(model: nn.Module, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -135,7 +186,7 @@ def masks_padding(model: Any) -> bool:
     return bool(getattr(getattr(model, "config", None), MASK_FIELD, True))
 
 
-def merged_logits(parts: list[tuple[Tensor, Tensor]], inputs: Mapping[str, Tensor]) -> Tensor:
+def merged_logits(parts: Sequence[tuple[Tensor, Tensor]], inputs: Mapping[str, Tensor]) -> Tensor:
     """Merge the logits of the parts of a batch.
 
     Args:
@@ -161,9 +212,7 @@ def _real_positions(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
     return inputs["input_ids"] != model.config.pad_token_id
 
 
-def _equal_lengths(
-    model: nn.Module, inputs: Mapping[str, Tensor], real: Tensor
-) -> list[tuple[Tensor, dict[str, Tensor]]]:
+def _equal_lengths(model: nn.Module, inputs: Mapping[str, Tensor], real: Tensor) -> Parts:
     lengths = real.sum(dim=1)
     left_out = () if type(model).__module__.startswith(REMOTE_CODE) else (MASK,)
     sequences = {n: v for n, v in inputs.items() if v.shape[:2] == real.shape and n not in left_out}
@@ -174,4 +223,4 @@ def _equal_lengths(
             n: v[rows][real[rows]].unflatten(0, (len(rows), length)) for n, v in sequences.items()
         }
         parts.append((rows, values))
-    return parts
+    return _by_end_tokens(model, parts)

@@ -20,12 +20,13 @@ import pyarrow.parquet as pq
 
 from ampft.arguments.parsing import messages_for_python
 from ampft.data.sources.source_table import refuse_surrogates
-from ampft.errors import InputError, quoted
+from ampft.errors import InputError, listed, quoted
 from ampft.features.decision_figures import abstention_sentence
 from ampft.files import describe_file, special_or_atomic_path
 from ampft.kinds.prediction import (
     InputRows,
     LabelReader,
+    PredictedRows,
     PredictRequest,
     RowFormat,
     RowOutput,
@@ -254,6 +255,7 @@ def _parquet(
 
 
 ROWS_SORTED_AT_ONCE = 8192
+MOST_NAMED = 10  # rows that are not answered
 
 
 @dataclass(frozen=True)
@@ -388,7 +390,7 @@ def write_rows(
     new = unused_column_names(added, table.columns)
     of_columns = zip(new, added, strict=True)
     types = {name: output.types[old] for name, old in of_columns if old in output.types}
-    count = 0
+    count, unanswered = 0, list[str]()
     with opened_output(
         request.output_file, table.columns, new, types=types, formats=output.formats
     ) as write:
@@ -400,12 +402,14 @@ def write_rows(
                 rows.convert([cells[i] for i in places], place)
                 for (_, cells), place in zip(chunk, where, strict=True)
             ]
+            predictions, reasons = _answers(predictor, converted)
+            unanswered += [f"{where[row]}: {reason}" for row, reason in reasons.items()]
+            converted = [None if row in reasons else each for row, each in enumerate(converted)]
             inputs = [each for each in converted if each is not None]
-            columns_of_inputs = list(zip(*inputs, strict=True))
-            predictions = predictor(columns_of_inputs) if inputs else predictor.no_rows()
             if scores is not None:
-                labels = [[cells[i] for i in label_places] for _, cells in chunk]
-                scores.add(labels, where, predictions.decoded)
+                known = [row for row in range(len(chunk)) if row not in reasons]
+                labels = [[chunk[row][1][i] for i in label_places] for row in known]
+                scores.add(labels, [where[row] for row in known], predictions.decoded)
             found = zip(*output.columns(inputs, predictions).values(), strict=True)
             nothing = [None] * len(new)
             write(
@@ -414,7 +418,25 @@ def write_rows(
                     for (_, cells), each in zip(chunk, converted, strict=True)
                 ]
             )
+    if unanswered:
+        shown = listed(unanswered, limit=MOST_NAMED, separator="\n           ")
+        note = (
+            f"{counted(len(unanswered), 'row')} without an answer, left empty:\n           {shown}"
+        )
+        print(inert_lines(labelled("warning", note)), file=_stream(request))
     return count
+
+
+def _answers(
+    predictor: Predictor, converted: Sequence[tuple[Any, ...] | None]
+) -> tuple[PredictedRows, dict[int, str]]:
+    """Return the predictions of rows, and why some that have inputs are not answered, by row."""
+    given = [row for row, each in enumerate(converted) if each is not None]
+    if not given:
+        return predictor.no_rows(), {}
+    columns = list(zip(*(each for each in converted if each is not None), strict=True))
+    predictions, refused = predictor.answer(columns)
+    return predictions, {given[index]: reason for index, reason in sorted(refused.items())}
 
 
 def output_cell(cell: Any) -> Any:

@@ -35,6 +35,7 @@ from ampft.runs.run_text import problem_of, task_row
 from ampft.tasks.outcome import Problem, problem_with_rule
 
 IntArray = npt.NDArray[np.int64]
+MOST_IN_VAIN = 32  # rows that are tried before one is answered
 
 
 def saved_problem(record: RunRecord, folder: Path) -> Problem:
@@ -111,23 +112,43 @@ class Predictor:
         return UNTOUCHED if rule is None else rule.decisions
 
     def __call__(self, columns: Sequence[Sequence[Any]]) -> PredictedRows:
-        """Predict rows, in batches of similar length."""
+        """Predict rows, in batches of similar length.
+
+        Raises:
+            InputError: The model cannot take a row.
+        """
+        predicted, refused = self.answer(columns)
+        for row, reason in refused.items():
+            raise InputError(f"row {row + 1}: {reason}")
+        return predicted
+
+    def answer(self, columns: Sequence[Sequence[Any]]) -> tuple[PredictedRows, dict[int, str]]:
+        """Predict the rows that the model can take, in batches of similar length.
+
+        Returns:
+            The predictions of the others, in their order, and why the model cannot take a row, by
+            its index.
+        """
+        refused: dict[int, str] = {}
         order, parts = [], []
-        for rows, inputs, logits in self._batches(columns):
+        for rows, inputs, logits in self._batches(columns, refused):
             order.append(rows)
             decoded = self.problem.decode(logits, inputs)
             parts.append({name: as_array(tensor) for name, tensor in decoded.items()})
+        if not parts:
+            return self.no_rows(), refused
         back = np.argsort(np.concatenate(order))
         decoded = {name: np.concatenate([p[name] for p in parts])[back] for name in parts[0]}
         labels, confidence = zip(*self.problem.predicted(decoded), strict=True)
         answered = self.decisions.answered(np.array(confidence, dtype=np.float32))
-        return PredictedRows(
+        predicted = PredictedRows(
             list(labels),
             list(confidence),
             decoded,
             self.problem.label_names,
             None if answered is None else answered.tolist(),
         )
+        return predicted, refused
 
     def no_rows(self) -> PredictedRows:
         """Return the predictions of no rows, which have the same columns."""
@@ -145,19 +166,43 @@ class Predictor:
             (n, K, h, w) in the size of the model's output.
         """
         of_rows: dict[int, npt.NDArray[np.float32]] = {}
-        for rows, inputs, logits in self._batches(columns):
+        for rows, inputs, logits in self._batches(columns, None):
             of_batch = logits_of_rows(logits, inputs, len(rows))
             of_rows |= {int(row): as_array(part) for row, part in zip(rows, of_batch, strict=True)}
         return np.concatenate([of_rows[row] for row in range(len(of_rows))])
 
     def _batches(
-        self, columns: Sequence[Sequence[Any]]
+        self, columns: Sequence[Sequence[Any]], refused: dict[int, str] | None
     ) -> Iterator[tuple[IntArray, Mapping[str, Tensor], Tensor]]:
-        """Yield the rows of each batch, its inputs and its logits."""
+        """Yield the rows of each batch, its inputs and its logits.
+
+        Args:
+            refused: Takes the rows that the model cannot take, each of which is tried alone; None
+                raises.
+
+        Raises:
+            InputError: The model cannot take a row, or none of the first `MOST_IN_VAIN`.
+        """
         lengths = [self.reader.length(row) for row in zip(*columns, strict=True)]
         order = np.argsort(-np.array(lengths), kind="stable")
-        for rows in np.split(order, range(self.batch_size, len(order), self.batch_size)):
-            yield rows, *self._forward([[column[row] for row in rows] for column in columns])
+        batches = np.split(order, range(self.batch_size, len(order), self.batch_size))
+        answered = 0
+        while batches:
+            rows = batches.pop(0)
+            try:
+                found = self._forward([[column[row] for row in rows] for column in columns])
+            except InputError as error:
+                if refused is None:
+                    raise
+                if len(rows) > 1:
+                    batches[:0] = np.split(rows, len(rows))
+                    continue
+                refused[int(rows[0])] = str(error)
+                if not answered and len(refused) >= min(len(order), MOST_IN_VAIN):
+                    raise
+                continue
+            answered += len(rows)
+            yield rows, *found
 
     @torch.no_grad()
     def _forward(self, columns: list[list[Any]]) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -167,10 +212,7 @@ class Predictor:
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
             if is_out_of_memory(error):
                 raise
-            refusal = self.reader.refused(columns, type(self.model).__name__, error)
-            if refusal is None:
-                raise
-            raise refusal from error
+            raise self.reader.refused(columns, self.model, error) from error
         if not torch.isfinite(logits).all():
             raise InputError(self.not_finite)
         return inputs, logits

@@ -34,6 +34,7 @@ from ampft.flag import split_names
 from ampft.hub import is_folder_or_hub_id
 from ampft.kinds.logits import model_inputs
 from ampft.metrics.ranking import RANKING, selecting_metric
+from ampft.models.by_length import largest_part
 from ampft.models.training_mode import evaluation_mode
 from ampft.models.weights import weights_size
 from ampft.precision.accelerator import (
@@ -267,8 +268,9 @@ def _run_model(prepared: Prepared) -> str | None:
     batch = examples.collate(ids_of_varied_length(examples.lengths))
     with numerics(precision):
         if prepared.loaded.padding_free:
-            inputs = {k: v.to(accelerator.device) for k, v in model_inputs(batch).items()}
             plain = accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
+            tried = largest_part(plain, model_inputs(batch))
+            inputs = {k: v.to(accelerator.device) for k, v in tried.items()}
             return room("packing checks").grouped_attention_reason(prepared.model, plain, inputs)
         try:
             with evaluation_mode(prepared.model):

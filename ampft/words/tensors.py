@@ -34,6 +34,7 @@ from ampft.kinds.text import (
     window_notes,
     windowed_examples,
 )
+from ampft.kinds.token_tables import refused_tokens
 from ampft.kinds.windows import EXAMPLE, row_columns, window_overlap
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
@@ -304,8 +305,9 @@ class WordReader:
         counts = np.array([len(each) for each in words], dtype=np.int64)
         return pad_and_collate(self.collator, encoded, words=counts)
 
-    def refused(self, columns: Any, model: str, error: Exception) -> None:
-        """Return None: every sentence can be tokenized."""
+    def refused(self, columns: Any, model: Any, error: Exception) -> InputError:
+        """Return the message that a model cannot take these sentences."""
+        return refused_tokens(model, self.collator.tokenizer, lambda: self.collate(columns), error)
 
 
 def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInputs:

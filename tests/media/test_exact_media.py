@@ -74,7 +74,7 @@ def test_padded_sounds_have_another_gradient(tmp_path, monkeypatch):
     # Negative control: a model whose results depend on padding, run with padding.
     task = media_task(tmp_path, "wav2vec2 group norm")
     assert "so sounds of the same length run together" in " ".join(task.load_model().notes)
-    monkeypatch.setattr(by_length, "parts_by_length", lambda model, inputs: [])
+    monkeypatch.setattr(by_length, "parts_together", lambda model, inputs: [])
     ids, padded = gradients(task, "fp32", 2)[0]
     assert relative_error(padded, one_by_one(task, ids)) > 0.01
 

@@ -23,7 +23,7 @@ from transformers import (
 from ampft.errors import InputError
 from ampft.kinds.logits import forward_logits
 from ampft.models import by_length
-from ampft.models.by_length import guard_against_text_padding, padding_difference, parts_by_length
+from ampft.models.by_length import guard_against_text_padding, padding_difference, parts_together
 
 TOLERANCE = 1e-5
 LENGTHS = [4, 9, 13, 20]
@@ -63,7 +63,7 @@ def test_masked_attention_does_not_depend_on_padding():
         batch = right_padded(model, LENGTHS)
         assert difference(model, batch) < TOLERANCE
         assert guard_against_text_padding(model, batch) == ()
-        assert parts_by_length(model, batch) == []
+        assert parts_together(model, batch) == []
 
 
 def test_fourier_transforms_depend_on_padding():
@@ -126,7 +126,7 @@ def test_a_saved_model_runs_by_length(tmp_path):
     guard_against_text_padding(model, without_mask(model))
     model.save_pretrained(tmp_path)
     loaded = FNetForSequenceClassification.from_pretrained(tmp_path)
-    assert len(parts_by_length(loaded, without_mask(loaded))) == len(LENGTHS)
+    assert len(parts_together(loaded, without_mask(loaded))) == len(LENGTHS)
 
 
 def test_several_processes_do_not_run_buffers_by_length(monkeypatch):
@@ -135,7 +135,7 @@ def test_several_processes_do_not_run_buffers_by_length(monkeypatch):
     model = fnet()
     (note,) = guard_against_text_padding(model, without_mask(model))
     assert "depend on how texts are batched; with several processes" in note
-    assert parts_by_length(model, without_mask(model)) == []
+    assert parts_together(model, without_mask(model)) == []
 
 
 def test_a_saved_model_runs_padded_where_it_cannot_run_by_length(monkeypatch):
@@ -143,11 +143,11 @@ def test_a_saved_model_runs_padded_where_it_cannot_run_by_length(monkeypatch):
     model = fnet()
     batch = without_mask(model)
     guard_against_text_padding(model, batch)
-    assert parts_by_length(model, batch)
+    assert parts_together(model, batch)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     (note,) = guard_against_text_padding(model, batch)
     assert "FSDP2 allows no batches of one length" in note
-    assert parts_by_length(model, batch) == []
+    assert parts_together(model, batch) == []
 
 
 def test_a_model_that_needs_certain_lengths_is_refused():

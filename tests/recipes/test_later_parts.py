@@ -1,4 +1,4 @@
-"""A failure after the training costs neither the model nor the other parts; a repeat completes it."""
+"""A failure after the training costs neither the model nor other parts; a repeat completes it."""
 
 import importlib
 import json

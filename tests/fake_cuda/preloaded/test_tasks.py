@@ -124,7 +124,7 @@ def _host(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     monkeypatch.setattr(FakeTensor, "data_ptr", lambda tensor: 0, raising=False)
     monkeypatch.setattr(install, "pack_layout", layout_of_host_mask)
-    monkeypatch.setattr(by_length, "parts_by_length", on_host(by_length.parts_by_length))
+    monkeypatch.setattr(by_length, "parts_together", on_host(by_length.parts_together))
 
 
 def first_step_batch(task, accelerator):
