@@ -15,7 +15,18 @@ A part of one; see `recipes/plain_loop.py`:
 `__init__.pyi` lists the public names and where each has its home.
 """
 
-import lazy_loader
+import sys
+
+from ampft.errors import refuse_environment
+
+if sys.version_info < (3, 11):  # noqa: UP036  (a checkout runs in any Python)
+    refuse_environment(
+        "ampft needs Python 3.11 or later, and this is {}.{}".format(*sys.version_info)
+    )
+try:
+    import lazy_loader
+except ModuleNotFoundError as error:
+    refuse_environment(str(error))
 
 # torch takes seconds to import; `ampft --help` should not wait for it.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import NoReturn
 
 MAX_LISTED = 12
 MAX_QUOTED = 40  # characters
@@ -68,6 +70,27 @@ class PrecisionContradicted(TrainingStopped):
     """What ran is not what was requested: other dtypes, or an update that did not move weights."""
 
     status = "contradicted"
+
+
+OTHER_ENVIRONMENT = "Activate the environment in which ampft is installed, or install it with pip."
+
+
+def refuse_environment(problem: str) -> NoReturn:
+    """Refuse a Python in which ampft cannot run: one line for commands, an error for programs.
+
+    Args:
+        problem: What is wrong, such as "No module named 'lazy_loader'".
+
+    Raises:
+        ImportError: A program imports ampft.
+        SystemExit: This is `ampft` or `python -m ampft`.
+    """
+    message = f"{problem} ({sys.executable}). {OTHER_ENVIRONMENT}"
+    program = sys.argv[0].replace("\\", "/").rpartition("/")[2] if sys.argv else ""
+    if program not in ("-m", "ampft", "ampft.exe"):
+        raise ImportError(message)
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

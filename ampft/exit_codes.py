@@ -7,6 +7,7 @@ import errno
 import gc
 import io
 import os
+import re
 import shutil
 import signal
 import sys
@@ -15,10 +16,12 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 
 from ampft.errors import (
+    OTHER_ENVIRONMENT,
     AlreadyFinished,
     InputError,
     OtherProcessFailed,
@@ -137,11 +140,28 @@ def _exit_code(main: Callable[[], None]) -> int:
     except Exception as error:
         raise_if_heard()  # a library has turned an interruption into its own error
         known = failure_message(error)
+        if isinstance(error, ModuleNotFoundError) and is_required(error.name or ""):
+            known = f"{error} ({sys.executable}). {OTHER_ENVIRONMENT}"
         if known is None:
             raise
         print(f"error: {printable(known)}", file=sys.stderr)
         return EXIT_CODES[InputError]
     return 0
+
+
+def is_required(module: str) -> bool:
+    """Return whether a module belongs to a package without which ampft does not run."""
+    names = {"sklearn": "scikit-learn", "yaml": "pyyaml", "PIL": "pillow"}
+    top = module.partition(".")[0]
+    try:
+        needed = metadata.requires("ampft") or []
+    except metadata.PackageNotFoundError:  # a checkout on the path
+        return not top.startswith("ampft")
+    wanted = names.get(top, top).replace("_", "-").lower()
+    packages = [
+        re.split(r"[^\w.-]", each, maxsplit=1)[0].replace("_", "-").lower() for each in needed
+    ]
+    return wanted in packages
 
 
 def failure_message(error: Exception) -> str | None:

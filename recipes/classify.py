@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import sys
 
-import ampft
+try:
+    import ampft
+except ImportError as error:  # a forgotten environment
+    hint = f" ({sys.executable}). Activate the environment of ampft." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 
 def train(args: ampft.ClassifyArguments) -> None:

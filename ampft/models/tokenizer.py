@@ -36,7 +36,7 @@ OFFSET_POSITIONS = frozenset({
     "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 })  # fmt: skip
 WORD_BOUNDARY = "▁"  # the only word of a sentencepiece tokenizer whose files are missing
-MASK = "attention_mask"
+MASK, TYPES = "attention_mask", "token_type_ids"
 PROBE = ("a", "b", "a")  # words, which a text has with spaces between them
 RARE_CHARACTER = "\ua66e"  # multiocular O, of one manuscript
 
@@ -182,6 +182,8 @@ def set_padding_side(tokenizer: Any, config: Any) -> None:
     padding get it after the text. XLNet, whose head reads the last column, stays as it is.
 
     A tokenizer whose `model_input_names` lack the mask would make the model attend to padding.
+    Token types that the model does not read, or for which its table is too small, are left out: the
+    model then reads all tokens as of the first type.
     """
     families = found("packing families")
     if families is not None and config.model_type in families.FAMILIES:
@@ -189,9 +191,22 @@ def set_padding_side(tokenizer: Any, config: Any) -> None:
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         return
     model_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
-    takes_mask = MASK in inspect.signature(model_class.forward).parameters
+    parameters = inspect.signature(model_class.forward).parameters
+    takes_mask = MASK in parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    types = getattr(config, "type_vocab_size", None) or 0  # 0 in DeBERTa, which then reads none
+    if TYPES in tokenizer.model_input_names and (
+        not (TYPES in parameters or takes_any) or 0 < types <= _largest_type(tokenizer)
+    ):
+        tokenizer.model_input_names = [n for n in tokenizer.model_input_names if n != TYPES]
     if takes_mask and MASK not in tokenizer.model_input_names:
         tokenizer.model_input_names = [*tokenizer.model_input_names, MASK]
+
+
+def _largest_type(tokenizer: Any) -> int:
+    """Return the largest token type that a tokenizer gives the tokens of a pair of texts."""
+    types = tokenizer(*PROBE[:2]).get(TYPES)
+    return max(types) if types else 0
 
 
 def _lacks_space(tokenizer: Any) -> bool:

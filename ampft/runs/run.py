@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -138,14 +139,16 @@ class Run(Loop[Prepared]):
         if parts.failed:
             raise parts.error(self.folder.path)
         self.finished = True
-        self.checkpoints.remove_end()
+        with suppress(OSError):  # it is not needed, and costs only space
+            self.checkpoints.remove_end()
         self.state.history.close()
         for feature in self.state.features:
             feature.published(self.folder.path)
 
     def _save_end(self) -> None:
         """Write the state after the last step; say so if that is impossible."""
-        problem = self.checkpoints.save_end() if self.prepared.can_resume else None
+        can_save = self.prepared.can_resume and self.steps > 0
+        problem = self.checkpoints.save_end() if can_save else None
         if problem is not None:
             self.state.history.write(
                 labelled("warning", f"the end of the training could not be saved ({problem})")

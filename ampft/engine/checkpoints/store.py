@@ -35,6 +35,7 @@ from ampft.ownership import (
     is_plain_file,
     is_plain_folder,
     new_token,
+    private_file,
     read_token,
     write_token,
 )
@@ -227,8 +228,7 @@ class CheckpointStore:
         """
         name = f"step-{step}"
         if not os.path.lexists(self.path):
-            self.path.mkdir()
-            sync(self.path.parent)
+            self._create()
         token = read_token(self.path)
         if token is None and is_plain_folder(self.path):
             with contextlib.suppress(FileExistsError):
@@ -247,6 +247,18 @@ class CheckpointStore:
         temporary.mkdir()
         write_token(temporary, token, name)
         return temporary
+
+    def _create(self) -> None:
+        """Create the folder, which is never visible without its token while a run has its own."""
+        try:
+            hidden = private_file(self.path.parent, STORE_NAME)
+        except InputError:  # no run has locked the folder above
+            self.path.mkdir()
+        else:
+            hidden.mkdir()
+            write_token(hidden, new_token(), STORE_NAME)
+            rename(hidden, self.path)
+        sync(self.path.parent)
 
     def publish(self, temporary: Path, *, prunes: bool = True) -> None:
         """Make a checkpoint visible whose files are on the disk, and then remove the oldest ones.
@@ -282,8 +294,12 @@ class CheckpointStore:
         token = read_token(self.path)
         for entry in list(self.path.iterdir()) if token else []:
             match = _INCOMPLETE.fullmatch(entry.name)
-            if match and read_token(entry, match[1]) == token:
+            if not match:
+                continue
+            if read_token(entry, match[1]) == token:
                 self._remove(entry)
+            elif is_plain_folder(entry) and not any(entry.iterdir()):  # its token was the last file
+                remove(entry)
 
     def remove(self, folder: Path) -> bool:
         """Remove a checkpoint, even if damaged; return whether this run provably wrote it."""
