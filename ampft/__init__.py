@@ -20,9 +20,8 @@ import sys
 from ampft.errors import refuse_environment
 
 if sys.version_info < (3, 11):  # noqa: UP036  (a checkout runs in any Python)
-    refuse_environment(
-        "ampft needs Python 3.11 or later, and this is {}.{}".format(*sys.version_info)
-    )
+    version = ".".join(map(str, sys.version_info[:2]))
+    refuse_environment(f"ampft needs Python 3.11 or later, and this is {version}")
 try:
     import lazy_loader
 except ModuleNotFoundError as error:

@@ -158,10 +158,8 @@ def is_required(module: str) -> bool:
     except metadata.PackageNotFoundError:  # a checkout on the path
         return not top.startswith("ampft")
     wanted = names.get(top, top).replace("_", "-").lower()
-    packages = [
-        re.split(r"[^\w.-]", each, maxsplit=1)[0].replace("_", "-").lower() for each in needed
-    ]
-    return wanted in packages
+    packages = [re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in needed]
+    return wanted in [each.replace("_", "-").lower() for each in packages]
 
 
 def failure_message(error: Exception) -> str | None:
