@@ -298,7 +298,8 @@ class CheckpointStore:
                 continue
             if read_token(entry, match[1]) == token:
                 self._remove(entry)
-            elif is_plain_folder(entry) and not any(entry.iterdir()):  # its token was the last file
+            elif _has_no_token_yet(entry):
+                (entry / OWNER_NAME).unlink(missing_ok=True)
                 remove(entry)
 
     def remove(self, folder: Path) -> bool:
@@ -407,6 +408,16 @@ def _manifest(folder: Path) -> CheckpointManifest | None:
 
 def _hidden(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.tmp-{secrets.token_hex(8)}")
+
+
+def _has_no_token_yet(entry: Path) -> bool:
+    """Return whether a process was killed while it created or removed a hidden folder."""
+    if not is_plain_folder(entry):
+        return False
+    paths = list(entry.iterdir())
+    return not paths or (
+        [path.name for path in paths] == [OWNER_NAME] and paths[0].stat().st_size == 0
+    )
 
 
 def _step_of(folder: Path) -> int:
