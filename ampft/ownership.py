@@ -69,6 +69,15 @@ def read_token(folder: Path, name: str | None = None) -> str | None:
     return None
 
 
+def is_torn_token(path: Path) -> bool:
+    """Return whether a file is the beginning of a token, whose process was killed meanwhile."""
+    if not is_plain_file(path) or path.stat().st_size > _MAX_BYTES:
+        return False
+    start, content = _TEXT.partition("{}")[0].encode(), path.read_bytes()
+    is_begun = content.startswith(start) or start.startswith(content)
+    return is_begun and not _OWNER.fullmatch(content.decode(errors="replace"))
+
+
 def is_plain_folder(path: Path) -> bool:
     """Return whether a path is a folder and not a symbolic link to one."""
     return path.is_dir() and not path.is_symlink()

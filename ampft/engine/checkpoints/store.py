@@ -34,6 +34,7 @@ from ampft.ownership import (
     OWNER_NAME,
     is_plain_file,
     is_plain_folder,
+    is_torn_token,
     new_token,
     private_file,
     read_token,
@@ -415,9 +416,7 @@ def _has_no_token_yet(entry: Path) -> bool:
     if not is_plain_folder(entry):
         return False
     paths = list(entry.iterdir())
-    return not paths or (
-        [path.name for path in paths] == [OWNER_NAME] and paths[0].stat().st_size == 0
-    )
+    return not paths or ([path.name for path in paths] == [OWNER_NAME] and is_torn_token(paths[0]))
 
 
 def _step_of(folder: Path) -> int:
