@@ -423,7 +423,7 @@ def write_rows(
         note = (
             f"{counted(len(unanswered), 'row')} without an answer, left empty:\n           {shown}"
         )
-        print(printable(labelled("warning", note)), file=_stream(request))
+        print_line(labelled("warning", note), file=_stream(request))
     return count
 
 

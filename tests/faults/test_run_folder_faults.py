@@ -66,7 +66,7 @@ def test_a_run_killed_at_any_operation_leaves_a_folder_that_can_be_trusted(train
     assert len(faults.operations) > 60
     assert len(states) > 50
     assert faults.kinds == {"open", "write", "fsync", "rename", "unlink", "mkdir", "rmdir",
-                            "chmod", "native"}  # fmt: skip
+                            "chmod", "link", "native"}  # fmt: skip
     with capsys.disabled():
         print(f"\nrun folder: {len(faults.operations)} operations, {len(states)} states of a kill")
 
