@@ -255,7 +255,8 @@ class EvaluationArguments:
     eval_steps: int | None = _evaluation(
         None,
         "optimizer steps between validations, with one more at the end; if none, one validation "
-        "after each epoch",
+        "after each epoch, or three in all if neither --num_train_epochs, --max_train_steps nor "
+        "--early_stopping_patience is set",
         at_least=1,
         needs=("load_best_model_at_end",),
     )

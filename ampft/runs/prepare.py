@@ -280,8 +280,9 @@ def with_head_of_training(
 
 
 def _validated_epochs(given: ClassifyArguments, args: ClassifyArguments) -> int:
-    """Return the epochs between validations: with many chosen epochs, three validations."""
-    if given.num_train_epochs is not None or args.early_stopping_patience is not None:
+    """Return the epochs between validations: three in all where the user sets no length."""
+    sets_length = given.num_train_epochs is not None or given.max_train_steps is not None
+    if sets_length or args.early_stopping_patience is not None:
         return 1
     assert args.num_train_epochs is not None
     return -(-args.num_train_epochs // EPOCHS)

@@ -42,7 +42,11 @@ class Case:
         return cls(**{**items, **lists})
 
     def smaller(self) -> Iterator[Case]:
-        """Yield cases with one thing less each, to find the smallest that still fails."""
+        """Yield cases with less, much less first, to find the smallest that still fails."""
+        plain = replace(self, relation="none", door="none", processes=1, stop_after=None, change={})
+        if plain != self:
+            yield plain
+        yield from self._with_fewer_settings()
         for name in self.change:
             yield replace(self, change=without(self.change, name))
         if self.stop_after is not None:
@@ -50,8 +54,6 @@ class Case:
         for name, usual in {"relation": "none", "door": "none", "processes": 1}.items():
             if getattr(self, name) != usual:
                 yield replace(self, **{name: usual})
-        for name in self.settings:
-            yield replace(self, settings=without(self.settings, name))
         for trait in self.traits:
             yield replace(self, traits=tuple(t for t in self.traits if t != trait))
         for name, usual in {"family": "bert", "format": "csv"}.items():
@@ -60,6 +62,16 @@ class Case:
         half = tuple(max(n // 2, self.classes) for n in self.rows)
         if half != self.rows:
             yield replace(self, rows=half)
+
+    def _with_fewer_settings(self) -> Iterator[Case]:
+        names = list(self.settings)
+        size = len(names) // 2
+        while size:
+            for start in range(0, len(names), size):
+                cut = set(names[start : start + size])
+                rest = {name: v for name, v in self.settings.items() if name not in cut}
+                yield replace(self, settings=rest)
+            size //= 2
 
 
 def without(settings: Settings, name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from oracle.cases import Case, Disagreement, compare
 from oracle.draw import Drawn
 from oracle.product import RunFolder, command
 from oracle.read import kept_rows, text_of
-from oracle.train import encode, load, logits_of
+from oracle.train import encode, first_tokens, load, logits_of
 
 PRECISE = 2e-5  # of probabilities of a tiny model in float32
 
@@ -82,9 +83,9 @@ def answer(
 
 def check(case: Case, drawn: Drawn, run: RunFolder, folder: Path) -> list[Disagreement]:
     """Hold the predictions of a run, and those of another door, against the saved model."""
-    if case.task == "tokens":
-        return []
     names = run.record["label_names"]
+    if case.task == "tokens":
+        return _check_tags(case, drawn, run, names)
     logits = final_logits(case, drawn, run, "test")
     got = run.predictions
     if case.task == "regression":
@@ -106,6 +107,97 @@ def check(case: Case, drawn: Drawn, run: RunFolder, folder: Path) -> list[Disagr
             found += compare(f"{what}: prediction", shown, label)
             found += compare(f"{what}: confidence", row["confidence"], confidence, 2 * PRECISE)
     return found + DOORS[case.door](case, drawn, run, folder, answers)
+
+
+def _check_tags(case: Case, drawn: Drawn, run: RunFolder, names: list[str]) -> list[Disagreement]:
+    """Hold the tags of words against the saved model."""
+    model, tokenizer = load(case, run.folder)
+    found = []
+    with torch.no_grad():
+        for (_, row), got in zip(kept_rows(case, drawn, "test"), run.predictions, strict=True):
+            logits = logits_of(model, encode(case, tokenizer, row["text"]))
+            logits = logits[first_tokens(tokenizer, row["text"])]
+            two = logits.softmax(1).topk(2).values
+            tags = [names[i] for i in logits.argmax(1)]
+            if float((two[:, 0] - two[:, 1]).min()) > 2 * PRECISE:
+                shown = got.get("predictions", got.get("prediction"))
+                shown = shown.split() if isinstance(shown, str) else shown
+                found += compare("tags of a sentence", shown, tags)
+    return found
+
+
+def check_fitted(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:
+    """Hold the temperature and the thresholds against the best ones on the validation rows."""
+    rule, names = run.decision["rule"]["decisions"], run.record["label_names"]
+    asked = {"calibrate", "tune_thresholds"} & set(case.settings)
+    if not asked:
+        return compare("decision.json: decisions", rule, {})
+    logits, found = final_logits(case, drawn, run, "validation"), []
+    index = {name: i for i, name in enumerate(names)}
+    labels = [row["label"] for _, row in kept_rows(case, drawn, "validation")]
+    lists = [label if isinstance(label, list) else [label] for label in labels]
+    lists = [[] if chosen == [None] else chosen for chosen in lists]
+    has = np.zeros(logits.shape, dtype=bool)
+    for row, chosen in enumerate(lists):
+        has[row, [index[str(name)] for name in chosen]] = True
+    temperature = rule.get("logit_temperature")
+    if "calibrate" in asked:
+        found += _check_temperature(case, names, logits, has, temperature)
+    if "tune_thresholds" not in asked:
+        return found
+    shares = shares_of(case, names, logits, temperature or 1.0)
+    bounds = rule.get("label_thresholds")
+    if bounds is None:
+        label = case.settings.get("positive_label", names[1])
+        found += compare("decision.json: threshold_label", rule["threshold_label"], label)
+        columns = {index[label]: rule["threshold_of_label"]}
+    else:
+        columns = dict(enumerate(bounds))
+    for column, bound in columns.items():
+        if has[:, column].any():
+            own = sorted(shares[:, column])
+            middles = [(a + b) / 2 for a, b in itertools.pairwise(own)]
+            candidates = [own[0] / 2, *middles, (1 + own[-1]) / 2, 1.1]
+            best = max(goodness(case, has[:, column], shares[:, column], c) for c in candidates)
+            got = goodness(case, has[:, column], shares[:, column], bound)
+            found += compare(f"goodness of the threshold of {names[column]}", got, best, 1e-9)
+    return found
+
+
+def _check_temperature(
+    case: Case, names: list[str], logits: np.ndarray, has: np.ndarray, temperature: float | None
+) -> list[Disagreement]:
+    from scipy.optimize import minimize_scalar
+
+    def loss(power: float) -> float:
+        shares = shares_of(case, names, logits, float(np.exp(power)))
+        if case.task == "multi-label":
+            return float(-np.log(np.where(has, shares, 1 - shares)).mean())
+        return float(-np.log(shares[has]).mean())
+
+    bounds = np.log(0.05), np.log(20)
+    best = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-7}).x
+    if min(abs(best - bounds[0]), abs(best - bounds[1])) < 0.05:
+        return []
+    if temperature is None:
+        return [Disagreement("decision.json: temperature", None, float(np.exp(best)))]
+    return compare("log loss at the temperature", loss(np.log(temperature)), loss(best), 1e-6)
+
+
+def goodness(case: Case, has: np.ndarray, shares: np.ndarray, bound: float) -> float:
+    """Return how good a threshold is for what `--tune_thresholds` asks."""
+    name, _, value = str(case.settings["tune_thresholds"]).partition("=")
+    chosen = shares >= bound
+    right, predicted, labelled = (has & chosen).sum(), chosen.sum(), has.sum()
+    recall, precision = right / labelled, right / predicted if predicted else 1.0
+    if name == "f1":
+        return float(2 * right / (predicted + labelled))
+    if name == "cost":
+        miss, alarm = map(float, value.split(":"))
+        return float(-miss * (labelled - right) - alarm * (predicted - right))
+    if name == "precision":
+        return float(recall) if precision >= float(value) else -1.0
+    return float(precision) if recall >= float(value) else -1.0
 
 
 Answers = list[tuple[Any, float, float]]

@@ -71,7 +71,7 @@ def draw(case: Case, folder: Path) -> Drawn:
     for split, count in zip(SPLITS, case.rows, strict=True):
         rows[split] = _rows(case, split, count, random_)
         files[split] = folder / f"{split}.{case.format}"
-        _write(files[split], rows[split], "crlf" in case.traits)
+        write(files[split], rows[split], "crlf" in case.traits)
     # Imported late: it needs the rows that this module draws.
     from oracle.read import label_names
 
@@ -95,6 +95,8 @@ def _rows(case: Case, split: str, count: int, random_: random.Random) -> list[Ro
                 row["label"] = names[0] if row["label"] == names[-1] else row["label"]
     if "duplicates" in traits and count > 3:
         rows[2] = dict(rows[1])
+        if case.task == "tokens":
+            return rows
         rows[3] = {**rows[1], "label": rows[3]["label"]} if "label" in rows[3] else rows[3]
     if "missing_text" in traits and count > 3:
         rows[2] = {**rows[2], "text" if "text" in rows[2] else "premise": None}
@@ -172,7 +174,8 @@ def _labels(case: Case, number: int, index: int, random_: random.Random) -> Row:
     return {"label": names[number]}
 
 
-def _write(path: Path, rows: list[Row], as_windows: bool) -> None:
+def write(path: Path, rows: list[Row], as_windows: bool) -> None:
+    """Write rows to a file of the format that its ending names."""
     ending = path.suffix
     if ending in (".csv", ".tsv"):
         encoding, end = ("utf-8-sig", "\r\n") if as_windows else ("utf-8", "\n")
@@ -262,7 +265,8 @@ def save_model(case: Case, names: list[str], folder: Path) -> Path:
         kind, vocab_size=size, **{**_NO_DROPOUT, "initializer_range": 0.2, **settings, **ids},
         id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)},
     )  # fmt: skip
-    config.problem_type = PROBLEMS.get(case.task, "single_label_classification")
+    if case.task != "tokens":
+        config.problem_type = PROBLEMS.get(case.task, "single_label_classification")
     torch.manual_seed(case.seed)
     model = auto.from_config(config)
     with torch.no_grad():  # so that the logits of a new model differ

@@ -30,7 +30,10 @@ def _checkpoints(case: Case, run: RunFolder) -> list[Disagreement]:
     done = [row["step"] for row in run.history]
     if case.settings["checkpointing_steps"] == "epoch":
         epochs = {row["epoch"]: row["step"] for row in run.history}
-        oracle = sorted(epochs.values())
+        per_epoch = min(epochs.values())
+        oracle = [step for step in sorted(epochs.values()) if step % per_epoch == 0]
+        if len(epochs) == 1 and "max_train_steps" in case.settings:  # perhaps not a whole one
+            return []
     else:
         oracle = [step for step in done if step % int(case.settings["checkpointing_steps"]) == 0]
     if most := case.settings.get("checkpoint_total_limit"):
@@ -49,7 +52,8 @@ def _recorded(name: str) -> Callable[[Case, RunFolder], list[Disagreement]]:
 
 def _watch(case: Case, run: RunFolder) -> list[Disagreement]:
     watched = [row["step"] for row in run.history if "headroom" in json.dumps(row)]
-    return [] if watched else [Disagreement("history: watched steps", watched, "some")]
+    every = case.settings["watch"]
+    return compare("history: some steps are watched", bool(watched), len(run.history) >= every)
 
 
 def _perturbed(case: Case, run: RunFolder) -> list[Disagreement]:

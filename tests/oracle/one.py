@@ -9,10 +9,11 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from oracle import decide, effects, product, read, report, train
+from oracle import decide, effects, product, read, report, train, validate
 from oracle.cases import Case, Disagreement
 from oracle.draw import Drawn, draw
 from oracle.plan import refusal_of
+from oracle.relations import RELATIONS, stopped
 
 ALWAYS = {"cpu_threads": 1, "baseline": False, "serve_back": False}
 
@@ -57,19 +58,27 @@ def in_this_process(case: Case, folder: Path) -> Result:
     """Draw the data, train, and hold everything against the oracle."""
     drawn = draw(case, folder)
     output = folder / "run"
-    words = [*drawn.words(), "--output_dir", output, *product.flags({**ALWAYS, **case.settings})]
-    if case.task not in ("text", "pairs"):
-        words += ["--task", case.task]
-    done = product.train(words, output, case.processes)
+    settings = {**ALWAYS, **case.settings}
+    task = [] if case.task in ("text", "pairs") else ["--task", case.task]
+    words = [*drawn.words(), *task]
+    done = product.train(
+        [*words, "--output_dir", output, *product.flags(settings)], output, case.processes
+    )
     expected = refusal_of(case, drawn)
     if done.code == 2 and expected:
         left = [path.name for path in folder.glob("run*")]
         found = [Disagreement("files after a refusal", left, [])] if left else []
         return Result(case, tuple(found), 0.0, done.err.strip().splitlines()[-1])
+    if done.code == 3:  # the product says that the training destroyed the model
+        return Result(case, (), 0.0, done.err.strip().splitlines()[-1])
     if done.code or expected:
         said = f"exit code {done.code}: {done.err[-1500:]}"
         return Result(case, (Disagreement("ampft train", said, expected or "exit code 0"),), 0.0)
-    found, checked = check(case, drawn, product.RunFolder(output), folder)
+    run = product.RunFolder(output)
+    found, checked = check(case, drawn, run, folder)
+    found += RELATIONS[case.relation]((case, drawn, run), task, settings)
+    if case.stop_after is not None:
+        found += stopped(case, words, settings, run, folder)
     return Result(case, tuple(found), 0.0, checked=tuple(checked))
 
 
@@ -83,7 +92,13 @@ def check(
     def weights() -> list[Disagreement]:
         count = len(read.kept_rows(case, drawn, "train"))
         different = train.check_order(case, run, count)
-        return different or train.check(case, drawn, run, train.train(case, drawn, names))
+        if different:
+            return different
+        trained = train.train(case, drawn, names)
+        return [
+            *train.check(case, drawn, run, trained),
+            *validate.check(case, drawn, names, run, trained),
+        ]
 
     oracles = {
         "read": lambda: read.check(case, drawn, run),
@@ -91,9 +106,8 @@ def check(
         "effects": lambda: effects.check(case, run),
         "train": weights,
         "decide": lambda: decide.check(case, drawn, run, folder),
+        "fitted": lambda: decide.check_fitted(case, drawn, run),
     }
-    if case.task == "tokens":
-        del oracles["train"]
     for name, oracle in oracles.items():
         try:
             found += oracle()

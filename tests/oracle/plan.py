@@ -10,7 +10,11 @@ from functools import cache
 from typing import Any
 
 from oracle.cases import Case
+from oracle.draw import CLASSES as CLASSES_OF_DRAWN
 from oracle.draw import FAMILIES, TRAITS, Drawn
+from oracle.read import is_missing, kept_rows, overlaps
+from oracle.relations import RELATIONS
+from oracle.train import batches_of
 
 TEXTS = ("text", "pairs", "multi-label", "columns", "regression", "ordinal")
 ALL = (*TEXTS, "tokens")
@@ -137,8 +141,8 @@ FLAGS: dict[str, Flag] = {
     "threshold": Flag(DECIDE, (0.3,), ("multi-label",)),
     "calibrate": Flag(DECIDE, (True,), ("text", "pairs", "multi-label")),
     "tune_thresholds": Flag(DECIDE, ("f1", "precision=0.6", "recall=0.9", "cost=5:1"),
-                            ("multi-label",)),
-    "positive_label": _not("of two classes with tune_thresholds; tests/tasks/test_thresholds.py"),
+                            ("multi-label", "text")),
+    "positive_label": Flag(DECIDE, ("first",), ("text",)),
     "abstain": _not("see tests/metrics/test_abstention.py"),
     "weighted_metrics": Flag(REPORT, (True,)),
     # What changes no answer.
@@ -163,7 +167,61 @@ FLAGS: dict[str, Flag] = {
 }  # fmt: skip
 
 NAMES_OF_EMBEDDINGS = ("bert", "roberta", "electra", "distilbert", "albert", "mpnet", "modernbert")
-RARE = {"baseline", "serve_back", "inspect_data", "dataloader_num_workers"}  # They take seconds.
+OF_ONE_PROCESS = {"dataloader_num_workers", "auto_micro_batch"}
+RARE = {
+    "relation",
+    "stop",
+    "processes",
+    "baseline",
+    "serve_back",
+    "inspect_data",
+    "dataloader_num_workers",
+}  # They take seconds.
+
+
+# Settings that a run cannot be continued with, if they differ.
+CHANGES = {"learning_rate": 3e-3, "seed": 3, "weight_decay": 0.25, "lr_scheduler_type": "cosine",
+           "max_grad_norm": 0.5, "max_seq_length": 16, "num_train_epochs": 3}  # fmt: skip
+
+
+PLAIN_LAYERS = ("albert", "mpnet")  # that transformers cannot compute again
+OF_LAYERS = {"layer_decay", "train_layers", "optim"}
+
+# Settings that must be refused, with the tasks that do take them.
+UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "class_weights": ("balanced", ("text", "pairs", "multi-label", "ordinal", "tokens")),
+    "label_smoothing_factor": (0.1, ("text", "pairs", "multi-label", "columns", "tokens")),
+    "focal_gamma": (2, ("text", "pairs", "multi-label", "columns", "tokens")),
+    "huber_delta": (0.5, ("regression",)),
+    "threshold": (0.3, ("multi-label",)),
+    "calibrate": (True, ("text", "pairs", "multi-label", "ordinal")),
+    "tune_thresholds": ("f1", ("text", "pairs", "multi-label", "ordinal")),
+    "label_order": ("1,2", ("ordinal",)),
+    "label_separator": (";", ("multi-label",)),
+    "feature_columns": ("age", TEXTS),
+    "weighted_metrics": (True, ()),  # without a column of weights
+    "stride": (2, ("tokens",)),  # without windows
+    "positive_label": ("ant", ()),  # without thresholds
+    "augment": ("flip", ()), "image_size": ("8,8", ()), "max_length_seconds": (2, ()),
+    "multi_scale": (True, ()), "ignore_index": (3, ()), "channels_last": (True, ()),
+    "text_units": ("graphemes", ("tokens",)), "sheet_name": ("one", ()),
+    "fsdp_gathers": ("bfloat16", ()), "lora_alpha": (4, ()), "lora_dropout": (0.1, ()),
+    "checkpoint_total_limit": (1, ()), "async_checkpoints": (True, ()), "fold": (2, ()),
+    "image_column_name": ("text", ()), "audio_column_name": ("text", ()),
+    "class_names_file": ("names.txt", ("tokens",)), "hub_private_repo": (True, ()),
+    "report_to": ("wandb", ()), "train_split_name": ("train", ()), "remove_splits": ("a", ()),
+    "dataset_config_name": ("a", ()), "validation_fraction": (0.3, ()), "test_fraction": (0.3, ()),
+    "cuda_graphs": (True, ()), "fp32_modules": ("classifier", ()), "load_in_4bit": (True, ()),
+    "allow_topology_change": (True, ()), "encoding": ("latin-1", ()),
+}  # fmt: skip
+
+
+def unfit(random_: random.Random) -> Case:
+    """Return a plain case with a setting that must be refused."""
+    task = random_.choice(ALL)
+    name = random_.choice([name for name, (_, takers) in UNFIT.items() if task not in takers])
+    settings = {"max_train_steps": 1, name: UNFIT[name][0]}
+    return Case(task, 0, format="jsonl", settings=settings, relation="unfit")
 
 
 def conflict(task: str, family: str, s: Mapping[str, Any]) -> str:
@@ -201,6 +259,8 @@ def conflict(task: str, family: str, s: Mapping[str, Any]) -> str:
         ),
         ("threshold twice", "threshold" in s and "tune_thresholds" in s),
         ("one tuple of what is trained", "freeze" in s and "train_layers" in s),
+        ("no gradient checkpointing", "gradient_checkpointing" in s and family in PLAIN_LAYERS),
+        ("no thresholds", "positive_label" in s and "tune_thresholds" not in s),
         ("no matrix for Muon", s.get("optim") == "muon" and s.get("train_layers") == 0),
     ):
         if holds:
@@ -213,7 +273,7 @@ def undecided(task: str, family: str, s: Mapping[str, Any]) -> bool:
     return bool(
         ("freeze" in s and family not in NAMES_OF_EMBEDDINGS)
         # Shared layers, or a name of layers that tells no depth.
-        or (family in ("albert", "t5", "deberta-v2") and {"layer_decay", "train_layers"} & set(s))
+        or (family in ("albert", "t5", "deberta-v2") and OF_LAYERS & set(s))
         or (family in ("t5",) and task == "tokens")
         or ("max_train_steps" in s and "num_train_epochs" in s)
         or ("warmup_ratio" in s and "num_warmup_steps" in s)
@@ -222,13 +282,40 @@ def undecided(task: str, family: str, s: Mapping[str, Any]) -> bool:
 
 def refusal_of(case: Case, drawn: Drawn) -> str:
     """Return why the product must refuse a case; empty if it must not."""
+    if case.relation == "unfit":
+        return "a setting without effect"
     if reason := conflict(case.task, case.family, case.settings):
         return reason
     for part in ("text", "label"):
         columns = drawn.texts if part == "text" else drawn.labels
-        lacks = any(row[c] is None for rows in drawn.rows.values() for row in rows for c in columns)
+        lacks = any(
+            is_missing(row[c]) for rows in drawn.rows.values() for row in rows for c in columns
+        )
+        if part == "label" and case.task == "multi-label" and case.format in ("csv", "tsv"):
+            continue
         if lacks and f"drop_missing_{part}{'s' if part == 'label' else ''}" not in case.settings:
             return f"a missing {part}"
+    return _refusal_of_rows(case, drawn)
+
+
+def _refusal_of_rows(case: Case, drawn: Drawn) -> str:
+    """Return why the rows of a case cannot be trained on; empty if they can."""
+    rows = kept_rows(case, drawn, "train")
+    if case.task in ("text", "pairs", "ordinal"):
+        labels = {str(row["label"]) for _, row in rows}
+        if len(labels) < 2:
+            return "one class"
+        for split in ("validation", "test"):
+            others = {str(row["label"]) for _, row in kept_rows(case, drawn, split)}
+            if not others <= labels:
+                return "a label that training does not have"
+            if not others:
+                return "no rows"
+    steps = len(batches_of(case, len(rows)))
+    if "fail_on_leak" in case.settings and overlaps(case, drawn):
+        return "a leak"
+    if case.settings.get("num_warmup_steps", 0) >= steps:
+        return "the rate never reaches its peak"
     return ""
 
 
@@ -244,7 +331,11 @@ def parameters(task: str) -> Mapping[str, Sequence[Any]]:
         ["jsonl", "parquet"] if task == "tokens" else ["csv", "tsv", "jsonl", "parquet", "json"]
     )
     doors = ["none", "predict csv", "predict jsonl", "predict parquet", "python", "pipeline"]
-    return {**given, "family": list(FAMILIES), "format": formats, "door": doors}
+    return {
+        **given, "family": list(FAMILIES), "format": formats, "door": doors,
+        "relation": [name for name in RELATIONS if name != "unfit"], "stop": [None, 1, 2],
+        "change": [None, *CHANGES], "processes": [1, 2],
+    }  # fmt: skip
 
 
 Pair = tuple[str, int, str, int]  # Two names, each with the index of its value.
@@ -295,8 +386,8 @@ def _candidate(task: str, pair: Pair, random_: random.Random) -> tuple[dict[str,
     for name in names:
         values = list(given[name])
         random_.shuffle(values)
-        if name in FLAGS and random_.random() < (0.9 if name in RARE else 0.5):
-            values = [None, *values]
+        if random_.random() < (0.9 if name in RARE else 0.5):
+            values = [given[name][0], *values]
         for value in values:
             if _fits(task, {**row, name: value}, closed=False):
                 row[name] = value
@@ -316,6 +407,8 @@ def _needs(row: Mapping[str, Any]) -> dict[str, Any]:
     needs: dict[str, Any] = {}
     if row.get("stride") is not None:
         needs["long_text"] = "windows"
+    if row.get("positive_label"):
+        needs["tune_thresholds"] = "f1"
     if row.get("pad_to_multiple_of"):
         needs["padding"] = True
     if row.get("weighted_metrics"):
@@ -338,6 +431,8 @@ def _fits(task: str, row: Mapping[str, Any], *, closed: bool) -> bool:
         row = {**needs, **row}
     settings = {n: v for n, v in row.items() if n in FLAGS and v is not None}
     family = row.get("family", "bert")
+    if row.get("processes", 1) > 1 and (row.get("stop") or set(settings) & OF_ONE_PROCESS):
+        return False
     return not conflict(task, family, settings) and not undecided(task, family, settings)
 
 
@@ -347,6 +442,8 @@ def cases(seed: int, tasks: Sequence[str] = TASKS) -> Iterator[Case]:
     made = {task: _rows_without_end(task, seed) for task in dict.fromkeys(tasks)}
     for task in itertools.cycle(tasks):
         yield make_case(task, next(made[task]), random_)
+        if random_.random() < 0.15:
+            yield unfit(random_)
 
 
 def _rows_without_end(task: str, seed: int) -> Iterator[dict[str, Any]]:
@@ -361,15 +458,23 @@ def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case
     if "max_train_steps" not in settings:
         settings.setdefault("num_train_epochs", 2)
     classes = random_.choice((2, 3, 3, 4))
+    if task == "text" and "tune_thresholds" in settings:
+        classes = 2
+        settings.pop("ignore_label", None)
     if settings.get("class_weights") == "list":
         settings["class_weights"] = ",".join(str(1 + i / 2) for i in range(classes))
-    traits = {trait for trait in TRAITS if random_.random() < 0.15}
+    if "positive_label" in settings:
+        settings["positive_label"] = CLASSES_OF_DRAWN[0]
+    traits = {trait for trait in TRAITS if random_.random() < 0.3}
     if "fail_on_leak" in settings:
         traits.discard("duplicates")
     for part, flag in (("text", "drop_missing_text"), ("labels", "drop_missing_labels")):
         traits.discard(f"missing_{part}")
+        traits -= {"blank"} if flag == "drop_missing_text" and flag not in settings else set()
         if flag in settings:
             traits.add(f"missing_{part}")
+    if "positive_label" in settings:
+        traits -= {"odd_labels", "number_labels"}
     if settings.get("ignore_label"):
         traits -= {"odd_labels", "number_labels"}
         classes = max(classes, 3)
@@ -377,8 +482,10 @@ def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case
             settings["class_weights"] = "balanced"
     if row["format"] not in ("csv", "tsv"):
         traits.discard("crlf")
-    rows = (random_.randint(13, 26), random_.randint(8, 14), random_.randint(8, 14))
+    rows = (random_.randint(9, 22), random_.randint(6, 12), random_.randint(6, 12))
     return Case(
         task, random_.randrange(10**6), row["family"], rows, classes, row["format"],
-        tuple(sorted(traits)), settings, row["door"],
+        tuple(sorted(traits)), settings, row["door"], row["relation"], row["stop"],
+        {row["change"]: CHANGES[row["change"]]} if row["stop"] and row["change"] else {},
+        row["processes"],
     )  # fmt: skip

@@ -62,11 +62,18 @@ def kept_rows(case: Case, drawn: Drawn, split: str) -> Kept:
     ignored = str(case.settings.get("ignore_label", "")).split(",")
     kept = []
     for index, row in enumerate(drawn.rows[split]):
-        lacks_text = any(row[column] is None for column in drawn.texts)
+        lacks_text = any(is_missing(row[column]) for column in drawn.texts)
         lacks_label = any(row[column] is None for column in drawn.labels)
+        if case.task == "multi-label" and case.format in ("csv", "tsv"):
+            lacks_label = False  # an empty cell has no labels
         if not lacks_text and not lacks_label and str(row[drawn.labels[0]]) not in ignored:
             kept.append((index, row))
     return kept
+
+
+def is_missing(cell: Any) -> bool:
+    """Return whether a cell is empty, or has blanks only."""
+    return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
 def label_of(case: Case, drawn: Drawn, row: Row) -> Any:
@@ -74,6 +81,8 @@ def label_of(case: Case, drawn: Drawn, row: Row) -> Any:
     if case.task == "columns":
         return [f"{column}={row[column]}" for column in drawn.labels]
     value = row["label"]
+    if value is None:
+        return []
     if case.task == "regression":
         return value
     return [str(each) for each in value] if isinstance(value, list) else str(value)
@@ -144,6 +153,16 @@ def _check_words(drawn: Drawn, run: RunFolder, rows: Kept) -> list[Disagreement]
                 expected = " ".join(expected)
             found += compare(f"{what}: {column}", shown, expected)
     return found
+
+
+def overlaps(case: Case, drawn: Drawn) -> bool:
+    """Return whether test or validation rows have inputs of training, in any spelling."""
+
+    def spelled(split: str) -> set[str]:
+        texts = [str(text_of(case, drawn, row)) for _, row in kept_rows(case, drawn, split)]
+        return {"".join(filter(str.isalnum, text.casefold())) for text in texts}
+
+    return bool(spelled("train") & (spelled("validation") | spelled("test")))
 
 
 def _check_overlap(

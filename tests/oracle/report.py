@@ -46,7 +46,7 @@ def single_label(
         for name, value in zip(("precision", "recall", "f1"), values, strict=False):
             numbers[f"{average}_{name}"] = value
     numbers["matthews"] = metrics.matthews_corrcoef(truth, predicted, **w)
-    numbers["cohen_kappa"] = _or_zero(metrics.cohen_kappa_score(
+    numbers["cohen_kappa"] = _or_none(metrics.cohen_kappa_score(
         truth, predicted, labels=list(classes), **w))  # fmt: skip
     of_truth = shares[rows, truth].astype(float)
     numbers["log_loss"] = float(np.average(-np.log(np.maximum(of_truth, 1e-45)), weights=weights))
@@ -58,8 +58,8 @@ def single_label(
     return numbers
 
 
-def _or_zero(value: float) -> float:
-    return 0.0 if np.isnan(value) else value
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else value
 
 
 def calibration_error(confidence: np.ndarray, correct: np.ndarray, count: np.ndarray) -> float:
@@ -135,7 +135,7 @@ def check_single_label(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagre
 def _ordinal(truth: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None) -> Numbers:
     kappa = metrics.cohen_kappa_score(truth, predicted, weights="quadratic", sample_weight=weights)
     return {
-        "quadratic_kappa": _or_zero(kappa),
+        "quadratic_kappa": _or_none(kappa),
         "mae": metrics.mean_absolute_error(truth, predicted, sample_weight=weights),
     }
 
@@ -250,6 +250,7 @@ def check_regression(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreem
 def check_tokens(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:
     """Hold the report of words against the predictions, by seqeval."""
     from seqeval.metrics import f1_score, precision_score, recall_score
+    from seqeval.scheme import IOB2
 
     scores = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
     rows = run.predictions
@@ -260,7 +261,9 @@ def check_tokens(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         numbers = {
-            f"{average}_{name}": score(truth, predicted, average=average, zero_division=0)
+            f"{average}_{name}": score(
+                truth, predicted, average=average, zero_division=0, mode="strict", scheme=IOB2
+            )
             for average in ("micro", "macro", "weighted")
             for name, score in scores.items()
         }

@@ -81,7 +81,30 @@ def load(case: Case, folder: Path) -> tuple[Any, Any]:
     if case.task == "tokens":
         auto = transformers.AutoModelForTokenClassification
     model = auto.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
-    return model, transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    if model.config.pad_token_id is None:  # then padded with the end of a text, which heads skip
+        model.config.pad_token_id = tokenizer.eos_token_id
+    return model, tokenizer
+
+
+def load_initial(case: Case, drawn: Drawn, names: list[str]) -> tuple[Any, Any]:
+    """Return the initial model, the rows of whose head are in the order of the labels."""
+    model, tokenizer = load(case, drawn.model)
+    own = list(model.config.id2label.values())
+    if own != names:
+        rows = [own.index(name) for name in names]
+        depths = {name: depth_of(name, 99) for name, _ in model.named_parameters()}
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if len(parameter) == len(names) and depths[name] > 99:
+                    parameter.copy_(parameter[rows].clone())
+    return model, tokenizer
+
+
+def first_tokens(tokenizer: Any, words: list[str]) -> list[int]:
+    """Return the position of the first token of each word."""
+    ids = tokenizer(words, is_split_into_words=True).word_ids()
+    return [ids.index(number) for number in range(len(words))]
 
 
 Loss = Callable[[Tensor, Any], Tensor]
@@ -90,60 +113,81 @@ Loss = Callable[[Tensor, Any], Tensor]
 def losses(
     case: Case, names: list[str], targets: Sequence[Any], weights: Sequence[float]
 ) -> tuple[Loss, list[float]]:
-    """Return the loss of an example, and the class weight of each training example."""
-    classes, smoothing = len(names), float(setting(case, "label_smoothing_factor"))
-    gamma = float(setting(case, "focal_gamma"))
-    of_classes = _class_weights(case, classes, targets)
-    ones = [1.0] * len(targets)
+    """Return the loss of an example, and the weight of each training example by its labels."""
+    of_classes = _class_weights(case, len(names), targets)
     if case.task == "regression":
-        return _number_loss(case, deviation_of(targets, weights) ** 2), ones
-    if case.task == "multi-label":
+        return _number_loss(case, deviation_of(targets, weights) ** 2), [1.0] * len(targets)
+    make = {"multi-label": _several, "columns": _columns, "tokens": _words, "ordinal": _ordinal}
+    loss = make.get(case.task, _single)(case, names, of_classes)
+    if case.task in ("multi-label", "columns"):
+        return loss, [1.0] * len(targets)
+    if case.task == "tokens":
+        return loss, [float(len(target)) for target in targets]
+    return loss, [float(of_classes[target]) for target in targets]
 
-        def several(logits: Tensor, target: Any) -> Tensor:
-            has = torch.tensor([float(k in target) for k in range(classes)], dtype=torch.float64)
-            if gamma:
-                p = torch.sigmoid(logits)
-                right = torch.where(has > 0, p, 1 - p)
-                each = -((1 - right) ** gamma) * right.log() * (has * (of_classes - 1) + 1)
-            else:
-                smooth = has * (1 - smoothing) + smoothing / 2
-                log_p, log_q = functional.logsigmoid(logits), functional.logsigmoid(-logits)
-                each = -(of_classes * smooth * log_p + (1 - smooth) * log_q)
-            return each.mean()
 
-        return several, ones
-    if case.task == "columns":
-        parts = [[i for i, n in enumerate(names) if n.startswith(c)] for c in ("mood=", "topic=")]
+def _several(case: Case, names: list[str], of_classes: Tensor) -> Loss:
+    smoothing, gamma = setting(case, "label_smoothing_factor"), setting(case, "focal_gamma")
 
-        def columns(logits: Tensor, target: Any) -> Tensor:
-            each = []
-            for part, label in zip(parts, target, strict=True):
-                log_p = logits[part].log_softmax(0)
-                smooth = smoothing * log_p.mean() + (1 - smoothing) * log_p[part.index(label)]
-                p = log_p[part.index(label)].exp()
-                each.append(-((1 - p) ** gamma) * log_p[part.index(label)] if gamma else -smooth)
-            return torch.stack(each).mean()
-
-        return columns, ones
-    factors = [float(of_classes[target]) for target in targets]
-    if case.task == "ordinal":
-
-        def ordinal(logits: Tensor, target: Any) -> Tensor:
-            below = logits.softmax(0).cumsum(0)[:-1]
-            sides = [below[k] if target <= k else 1 - below[k] for k in range(classes - 1)]
-            return -of_classes[target] * torch.stack(sides).log().mean()
-
-        return ordinal, factors
-
-    def single(logits: Tensor, target: Any) -> Tensor:
-        log_p = logits.log_softmax(0)
+    def loss(logits: Tensor, target: Any) -> Tensor:
+        has = torch.tensor([float(k in target) for k in range(len(names))], dtype=torch.float64)
         if gamma:
-            p = log_p[target].exp()
-            return -of_classes[target] * (1 - p) ** gamma * log_p[target]
-        right = -of_classes[target] * log_p[target]
-        return (1 - smoothing) * right - smoothing / classes * (of_classes * log_p).sum()
+            p = torch.sigmoid(logits)
+            right = torch.where(has > 0, p, 1 - p)
+            each = -((1 - right) ** gamma) * right.log() * (has * (of_classes - 1) + 1)
+        else:
+            smooth = has * (1 - smoothing) + smoothing / 2
+            log_p, log_q = functional.logsigmoid(logits), functional.logsigmoid(-logits)
+            each = -(of_classes * smooth * log_p + (1 - smooth) * log_q)
+        return each.mean()
 
-    return single, factors
+    return loss
+
+
+def _columns(case: Case, names: list[str], of_classes: Tensor) -> Loss:
+    smoothing, gamma = setting(case, "label_smoothing_factor"), setting(case, "focal_gamma")
+    parts = [[i for i, n in enumerate(names) if n.startswith(c)] for c in ("mood=", "topic=")]
+
+    def loss(logits: Tensor, target: Any) -> Tensor:
+        each = []
+        for part, label in zip(parts, target, strict=True):
+            log_p = logits[part].log_softmax(0)
+            right = log_p[part.index(label)]
+            smooth = smoothing * log_p.mean() + (1 - smoothing) * right
+            each.append(-((1 - right.exp()) ** gamma) * right if gamma else -smooth)
+        return torch.stack(each).mean()
+
+    return loss
+
+
+def _words(case: Case, names: list[str], of_classes: Tensor) -> Loss:
+    def loss(logits: Tensor, target: Any) -> Tensor:
+        return -logits.log_softmax(1)[range(len(target)), target].sum()
+
+    return loss
+
+
+def _ordinal(case: Case, names: list[str], of_classes: Tensor) -> Loss:
+    def loss(logits: Tensor, target: Any) -> Tensor:
+        below = logits.softmax(0).cumsum(0)[:-1]
+        sides = [below[k] if target <= k else 1 - below[k] for k in range(len(names) - 1)]
+        return -of_classes[target] * torch.stack(sides).log().mean()
+
+    return loss
+
+
+def _single(case: Case, names: list[str], of_classes: Tensor) -> Loss:
+    smoothing, gamma = setting(case, "label_smoothing_factor"), setting(case, "focal_gamma")
+
+    def loss(logits: Tensor, target: Any) -> Tensor:
+        log_p = logits.log_softmax(0)
+        right = -of_classes[target] * log_p[target]
+        if gamma:
+            return (1 - log_p[target].exp()) ** gamma * right
+        spread = -(of_classes * log_p).sum()
+        return (1 - smoothing) * right + smoothing / len(names) * spread
+
+    return loss
 
 
 def _class_weights(case: Case, classes: int, targets: Sequence[Any]) -> Tensor:
@@ -185,7 +229,7 @@ def targets_of(case: Case, names: list[str], rows: Sequence[Any]) -> list[Any]:
     if case.task == "columns":
         return [[index[f"{c}={row[c]}"] for c in ("mood", "topic")] for _, row in rows]
     if case.task in ("multi-label", "tokens"):
-        return [[index[str(each)] for each in row["label"]] for _, row in rows]
+        return [[index[str(each)] for each in row["label"] or ()] for _, row in rows]
     return [index[str(row["label"])] for _, row in rows]
 
 
@@ -252,7 +296,7 @@ def is_trained(case: Case, name: str, layers: int) -> bool:
 
 def train(case: Case, drawn: Drawn, names: list[str]) -> Trained:
     """Return the weights and losses of every step."""
-    model, tokenizer = load(case, drawn.model)
+    model, tokenizer = load_initial(case, drawn, names)
     rows = kept_rows(case, drawn, "train")
     inputs = [encode(case, tokenizer, text_of(case, drawn, row)) for _, row in rows]
     targets, weights = targets_of(case, names, rows), weights_of(case, rows)
@@ -269,7 +313,10 @@ def train(case: Case, drawn: Drawn, names: list[str]) -> Trained:
         divisor = sum(weights[i] * factors[i] for i in batch)
         total = 0.0
         for i in batch:
-            part = weights[i] * loss(logits_of(model, inputs[i]), targets[i]) / divisor
+            logits = logits_of(model, inputs[i])
+            if case.task == "tokens":  # the first token of each word has its tag
+                logits = logits[first_tokens(tokenizer, rows[i][1]["text"])]
+            part = weights[i] * loss(logits, targets[i]) / divisor
             part.backward()
             total += part.item()
         gradients = {n: p.grad if p.grad is not None else p * 0 for n, p in trained.items()}
@@ -297,7 +344,8 @@ def trained_groups(case: Case, model: Any, unit: float) -> tuple[Tensors, dict[s
     """
     from transformers import Trainer
 
-    layers = 1 + max(int(m[1]) for n, _ in model.named_parameters() if (m := LAYER.search(n)))
+    numbers = [int(m[1]) for n, _ in model.named_parameters() if (m := LAYER.search(n))]
+    layers = 1 + max(numbers, default=0)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(is_trained(case, name, layers))
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
