@@ -1,0 +1,128 @@
+"""Command lines that cause a message, and what the message advises."""
+
+from __future__ import annotations
+
+from data_walks import Remedy, Walk
+
+
+def table(*rows: str, header: str = "id,label,prediction") -> str:
+    """Return a table of predictions."""
+    return "\n".join([header, *rows]) + "\n"
+
+
+ARMS = [f"{arm}-seed{seed}.csv" for arm in "pq" for seed in (1, 2, 3)]
+GOOD = table(*(f"{i},{'xy'[i % 2]},{'xy'[i * i % 2]}" for i in range(12)))
+TABLES = dict.fromkeys(ARMS, GOOD)
+COMPARED = f"--predictions {' '.join(ARMS)}"
+
+
+def bad_table(content: str, *remedies: Remedy, words: str = COMPARED) -> Walk:
+    """Return the walk of a bad table among good ones."""
+    return Walk(TABLES | {"q-seed2.csv": content}, words, remedies)
+
+
+MENDED = {"q-seed2.csv": GOOD}
+OF_TABLES = {
+    "an id twice": bad_table(GOOD + "0,x,x\n", Remedy("Give every example once", files=MENDED)),
+    "an empty cell": bad_table(
+        GOOD.replace("0,x,x", "0,,x"), Remedy("Fill the cell", files=MENDED)
+    ),
+    "an unknown class": bad_table(
+        GOOD.replace("0,x,x", "0,x,z"),
+        Remedy("Fix the spelling", files=MENDED),
+        Remedy("give all classes with --label_names", add="--label_names x,y,z"),
+    ),
+    "a class twice": Walk(
+        TABLES, f"{COMPARED} --label_names x,x,y",
+        (Remedy("a class occurs twice", add="--label_names x,y", without="--label_names x,x,y"),),
+    ),
+    "one arm": Walk(
+        TABLES, "--predictions p-seed1.csv p-seed2.csv p-seed3.csv",
+        (Remedy("Add a table of another arm", add="q-seed1.csv q-seed2.csv q-seed3.csv"),),
+    ),
+    "unpaired seeds": Walk(
+        TABLES, "--predictions p-seed1.csv p-seed2.csv p-seed3.csv q-seed1.csv q-seed2.csv",
+        (Remedy("Add them", add="q-seed3.csv"),),
+    ),
+    "a metric of probabilities": Walk(
+        TABLES, f"{COMPARED} --metric log_loss",
+        (Remedy("use another metric", without="--metric log_loss"),),
+    ),
+    "an unknown baseline": Walk(
+        TABLES, f"{COMPARED} --baseline r",
+        (Remedy("the tables have the arms p, q", add="--baseline q", without="--baseline r"),),
+    ),
+}  # fmt: skip
+
+SETTINGS = "-- --train_file t.csv"
+OF_COMPARISONS = {
+    "too few seeds": Walk(
+        {}, f"--seeds 2 {SETTINGS}", (Remedy("Use 3", add="", without="--seeds 2"),)
+    ),
+    "seeds that are no number": Walk(
+        {}, f"--seeds five {SETTINGS}", (Remedy("such as 5", without="--seeds five"),)
+    ),
+    "a large seed": Walk(
+        {}, f"{SETTINGS} --seed 4294967295", (Remedy("Use a smaller first seed",
+                                                    add="--seed 7", without="--seed 4294967295"),)
+    ),
+    "a metric": Walk(
+        {}, f"--metric acuracy {SETTINGS}", (Remedy("accuracy", without="--metric acuracy"),)
+    ),
+    "one precision": Walk(
+        {}, f"--modes fp32 {SETTINGS}",
+        (Remedy("--modes fp32,bf16", add=f"--modes fp32,bf16 {SETTINGS}",
+                without=f"--modes fp32 {SETTINGS}"),),
+    ),
+    "dashes twice": Walk(
+        {}, "-- --train_file t.csv --", (Remedy("Remove the other", add=SETTINGS,
+                                               without="-- --train_file t.csv --"),)
+    ),
+}  # fmt: skip
+
+TEXTS = {"in.csv": "text,a,b\nw1 w2,w1,w3\nw4,w4 w5,w6\n", "old.csv": "mine\n"}
+MODEL = "--model run"
+OF_PREDICTIONS = {
+    "no input": Walk(
+        TEXTS, MODEL, (Remedy("--text", add="--text w1"), Remedy("a file", add="in.csv"))
+    ),
+    "both inputs": Walk(
+        TEXTS, f"{MODEL} in.csv --text w1", (Remedy("Give a file", without="--text w1"),)
+    ),
+    "no such file": Walk(
+        TEXTS, f"{MODEL} w1", (Remedy("--text TEXT", add="--text w1", without=" w1"),)
+    ),
+    "two files": Walk(
+        TEXTS | {"b.csv": "text\nw1\n"}, f"{MODEL} in.csv b.csv",
+        (Remedy("give one", without="b.csv"),),
+    ),
+    "another ending": Walk(
+        TEXTS, f"{MODEL} in.csv --output_file o.xyz",
+        (Remedy("Use .csv", add="--output_file o.csv", without="--output_file o.xyz"),
+         Remedy(".jsonl", add="--output_file o.jsonl", without="--output_file o.xyz"),
+         Remedy(".parquet", add="--output_file o.parquet", without="--output_file o.xyz")),
+    ),
+    "the input as output": Walk(
+        TEXTS, f"{MODEL} in.csv --output_file in.csv",
+        (Remedy("Choose another file", add="--output_file o2.csv",
+                without="--output_file in.csv"),),
+    ),
+    "a file of the user": Walk(
+        TEXTS, f"{MODEL} in.csv --output_file old.csv",
+        (Remedy("Choose another file", add="--output_file o3.csv",
+                without="--output_file old.csv"),
+         Remedy("--overwrite")),
+    ),
+    "overwriting nothing": Walk(
+        TEXTS, f"{MODEL} in.csv --overwrite", (Remedy("remove the flag", without="--overwrite"),)
+    ),
+    "too many labels": Walk(
+        TEXTS, f"{MODEL} in.csv --top_k 99",
+        (Remedy("between 1 and 3", add="--top_k 3", without="--top_k 99"),),
+    ),
+    "columns": Walk(
+        TEXTS, f"{MODEL} in.csv --text_column_names a,b",
+        (Remedy("Give as many columns as in training", add="--text_column_names a",
+                without="--text_column_names a,b"),),
+    ),
+}  # fmt: skip
