@@ -201,7 +201,9 @@ def test_advice_that_changes_nothing_is_found(tmp_path, monkeypatch):
         {"t.csv": "text,label\na,x\nb,\nc,y\n"}, "--train_file t.csv",
         (Remedy("Fill the cells", add="--seed 7"),),
     )  # fmt: skip
-    with pytest.raises(AssertionError, match="'Fill the cells' leads to: t.csv, line 3: no label"):
+    with pytest.raises(
+        AssertionError, match=r"'Fill the cells' leads to: t\.csv, line 3: no label"
+    ):
         walk(useless, data_of, tmp_path)
 
 
