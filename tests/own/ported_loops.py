@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -84,8 +85,10 @@ class Plain:
 class Ours:
     """The same loop with `ampft.Training`."""
 
-    def __init__(self, folder: Path, kill_at: int | None = None, **settings: Any) -> None:
-        self.folder, self.kill_at = folder, kill_at
+    def __init__(
+        self, folder: Path, kill_at: int | None = None, stop_at: int | None = None, **settings: Any
+    ) -> None:
+        self.folder, self.kill_at, self.stop_at = folder, kill_at, stop_at
         self.settings = {"checkpointing_steps": "1", "batch_size": SIZE, **settings}
         self.rates: list[float] = []
 
@@ -128,6 +131,8 @@ class Ours:
             lambda b: weight * ampft.summed_cross_entropy(self.model(b[0]), b[1])
         )
         self.rates.append(outcome.learning_rate)
+        if self.training.steps == self.stop_at:
+            signal.raise_signal(signal.SIGTERM)
         if self.training.steps == self.kill_at:
             raise Killed
 

@@ -1,4 +1,4 @@
-"""Loops of users in several processes, killed and continued, and in plain torch.
+"""Loops of users in several processes, stopped and continued, and in plain torch.
 
 torchrun --nproc_per_node 2 ported_processes.py FOLDER
 """
@@ -18,10 +18,12 @@ from torch import distributed
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ported_loops import LOOPS, Killed, Ours, Plain, weights
+from ported_loops import LOOPS, Ours, Plain, weights
+
+from ampft.errors import Preempted
 
 NAMES = ("rate_by_epoch", "unfrozen", "plateau inside", "plateau_outside", "steps inside")
-KILL_AT = 8
+STOPS = (8, 10)  # within an epoch, and after its last step
 
 
 def main(folder: str) -> None:
@@ -32,10 +34,12 @@ def main(folder: str) -> None:
         for name in NAMES:
             expected = weights(LOOPS[name](Plain()))
             whole = weights(LOOPS[name](Ours(Path(folder, name, "whole"), micro_batches=2)))
-            killed = Path(folder, name, "killed")
-            with contextlib.suppress(Killed):
-                LOOPS[name](Ours(killed, KILL_AT, micro_batches=2))
-            again = weights(LOOPS[name](Ours(killed, micro_batches=2)))
+            stopped = Path(folder, name, "stopped")
+            for step in STOPS:
+                with contextlib.suppress(Preempted):
+                    LOOPS[name](Ours(stopped, stop_at=step, micro_batches=2))
+                distributed.barrier()  # until the main process has left the folder
+            again = weights(LOOPS[name](Ours(stopped, micro_batches=2)))
             error = float((whole - expected).norm() / expected.norm())
             found[name] = [error, torch.equal(whole, again)]
     Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
