@@ -33,6 +33,12 @@ def rate_per_unit(group: Group, rate: float) -> float:
     return rate / float(group.get(UNIT, 1.0))
 
 
+def rate_of(group: Group) -> float:
+    """Return the learning rate that a group has now; NaN if its optimizer chooses its own."""
+    rate = group.get("lr")
+    return math.nan if rate is None else float(rate)
+
+
 @dataclass(frozen=True)
 class UpdateRule:
     """The rule by which an optimizer of torch updates the weights of a group."""

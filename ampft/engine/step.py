@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ampft.data.step_batches import MicroBatch, StepBatch, current_pass, pass_of
 from ampft.engine.bfloat16_adamw import step_measuring_lost_updates
-from ampft.engine.optimizer import rate_per_unit
+from ampft.engine.optimizer import rate_of, rate_per_unit
 from ampft.errors import InputError, TrainingStopped
 from ampft.models.adapters import lora_config
 from ampft.precision.accelerator import is_sharded
@@ -310,7 +310,7 @@ def apply_step(
     """
     limit = math.inf if max_grad_norm is None else max_grad_norm
     scaler, plain = accelerator.scaler, getattr(optimizer, "optimizer", optimizer)
-    learning_rate = max(rate_per_unit(group, float(group["lr"])) for group in plain.param_groups)
+    learning_rate = max(rate_per_unit(group, rate_of(group)) for group in plain.param_groups)
     # Without a scaler, nothing but a fused optimizer prevents an update with a bad gradient.
     reads_first = scaler is None and not getattr(plain, "_step_supports_amp_scaling", False)
     lost: float | None = None

@@ -10,6 +10,7 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from ampft.engine.optimizer import rate_of
 from ampft.errors import InputError
 
 STEP, EPOCH, METRIC = "step", "epoch", "metric"
@@ -238,7 +239,7 @@ def _length(schedule: LRScheduler) -> int | None:
 
 def rates_of(optimizer: Optimizer) -> tuple[float, ...]:
     """Return the learning rate of each group of parameters."""
-    return tuple(float(group["lr"]) for group in optimizer.param_groups)
+    return tuple(map(rate_of, optimizer.param_groups))
 
 
 def _described(schedule: LRScheduler) -> str:

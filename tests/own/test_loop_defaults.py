@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -255,6 +256,38 @@ def test_skipped_steps_leave_the_rate_of_the_loop(tmp_path):
             skipped.append(outcome.skipped)
     assert [i for i, each in enumerate(skipped) if each] == [0, 3]
     assert rates == [0.1 / (1 + step) for step in range(10)]
+
+
+class SignDescent(torch.optim.Optimizer):
+    """An optimizer without a learning rate."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"size": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["size"] * parameter.grad.sign()
+
+
+def test_optimizers_without_a_rate_and_with_several_are_recorded_as_they_are(tmp_path):
+    model = network()
+    made = training(tmp_path / "none", model, SignDescent(model.parameters()), epochs=1)
+    with made:
+        for _ in made:
+            assert math.isnan(made.step(summed(model)).learning_rate)
+    model = network()
+    groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.3}]
+    made = training(tmp_path / "two", model, torch.optim.SGD(groups, lr=0.1), epochs=1)
+    with made:
+        for _ in made:
+            assert made.step(summed(model)).learning_rate == 0.3
+    row = json.loads((tmp_path / "two" / "history.jsonl").read_text().splitlines()[0])
+    assert [row[f"learning_rate{part}"] for part in ("", "/0", "/1")] == [0.3, 0.1, 0.3]
+    assert (
+        json.loads((tmp_path / "none" / "history.jsonl").read_text().splitlines()[0])["step"] == 1
+    )
 
 
 class Reversed(Function):
