@@ -42,6 +42,7 @@ tokenizer = AutoTokenizer.from_pretrained({model!r})
 model = AutoModelForSequenceClassification.from_pretrained({model!r})
 rows = [{{**tokenizer("a word " * (row % 5 + 1)), "labels": row % 3}} for row in range(40)]
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
 
 """
 
