@@ -15,7 +15,13 @@ from ampft.metrics.calibration import BINS
 from ampft.metrics.targets import parse_threshold_target
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import TunableOutcome
-from ampft.tasks.tuning import calibration_error, label_columns, proper_scores, with_decisions
+from ampft.tasks.tuning import (
+    calibration_error,
+    is_multi_label,
+    label_columns,
+    proper_scores,
+    with_decisions,
+)
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted, percent, signed_number
 from ampft.text.page import Cell, Name, Table, ValueWithDetail, terminal_table
@@ -27,6 +33,7 @@ USE = (
 )
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 Ends = tuple[float, float]
 
 
@@ -49,7 +56,7 @@ class FigurePart:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelPart:
-    """The threshold of a label, and precision and recall with it, with exact 95 % intervals.
+    """The threshold of a label, and precision and recall with it, with 95 % intervals.
 
     `right` of `predicted` predictions are right, and `labelled` examples have the label. Of the
     untouched model, the same.
@@ -71,7 +78,7 @@ class AbstentionPart:
     """The error that abstention promises, and the one that the final split shows.
 
     Of `rows` rows, `answered` are answered and `wrong` of them are wrong; without abstention,
-    `wrong_of_all` would be. The interval of the error among the answered rows is exact.
+    `wrong_of_all` would be. `interval` is of the error among the answered rows.
     """
 
     error: float
@@ -140,8 +147,8 @@ class FittedPart:
         promise = (
             f"Abstention: at most {percent(part.error, 1)} of the answered rows are wrong. This is "
             f"proven with {percent(part.confidence)} confidence on "
-            f"{counted(part.proving_rows, 'validation example')} that nothing else has used, for "
-            "rows drawn as they were."
+            f"{counted(part.proving_rows, 'independent validation example')} that nothing else has "
+            "used, for rows drawn as they were."
         )
         if part.least_confidence is None:
             return (
@@ -192,7 +199,7 @@ def abstention_sentence(outcome: TunableOutcome, promised_for: str | None) -> st
     wrong = int((answered & ~outcome.correct).sum())
     return (
         f"{text}, and {wrong:,} of them are wrong: {percent(wrong / count, 2)} "
-        f"({_percents(exact_interval(wrong, count))}; promised at most "
+        f"({_percents(exact_interval(wrong, count))} if rows are independent; promised at most "
         f"{percent(abstention.error, 1)}{f' for {promised_for}' if promised_for else ''})."
     )
 
@@ -213,11 +220,10 @@ def fitted_part(
         groups: (n,) group of each example of the final split; None if all are independent.
     """
     decisions = fitted.decisions
-    independent = None if groups is None else int(groups.max()) + 1
     halves = fitted_on if isinstance(fitted_on, ValidationHalves) else None
     abstention = None
     if halves is not None and decisions.abstention is not None:
-        abstention = _abstention_part(fitted, decisions.abstention, halves, independent)
+        abstention = _abstention_part(fitted, decisions.abstention, halves, groups)
     return FittedPart(
         split=fitted.split,
         examples=len(fitted),
@@ -234,22 +240,21 @@ def _abstention_part(
     outcome: TunableOutcome,
     abstention: Abstention,
     halves: ValidationHalves,
-    independent: int | None,
+    groups: IntArray | None,
 ) -> AbstentionPart:
     answered = outcome.decisions.answered(outcome.confidence)
     assert answered is not None, "it has an abstention"
-    count, wrong = int(answered.sum()), int((answered & ~outcome.correct).sum())
-    of_groups = None if independent is None else count * independent / len(outcome)
+    is_wrong = answered & ~outcome.correct
     return AbstentionPart(
         error=abstention.error,
         confidence=abstention.confidence,
         least_confidence=abstention.least_confidence,
         proving_rows=len(halves.promise),
         rows=len(outcome),
-        answered=count,
-        wrong=wrong,
+        answered=int(answered.sum()),
+        wrong=int(is_wrong.sum()),
         wrong_of_all=int((~outcome.correct).sum()),
-        interval=exact_interval(wrong, count, independent=of_groups),
+        interval=_share_interval(is_wrong, answered, groups),
     )
 
 
@@ -268,8 +273,8 @@ def _label_parts(
                 right=right,
                 predicted=int(now.sum()),
                 labelled=int(has.sum()),
-                precision_interval=_share_interval(right, now, groups),
-                recall_interval=_share_interval(right, has, groups),
+                precision_interval=_share_interval(has & now, now, groups),
+                recall_interval=_share_interval(has & now, has, groups),
                 untouched_right=int((has & before).sum()),
                 untouched_predicted=int(before.sum()),
             )
@@ -285,9 +290,16 @@ def _thresholds(fitted: TunableOutcome) -> dict[int, float]:
     return dict(enumerate(decisions.thresholds or ()))
 
 
-def _share_interval(count: int, of: npt.NDArray[np.bool_], groups: IntArray | None) -> Ends:
-    independent = None if groups is None else len(np.unique(groups[of]))
-    return exact_interval(count, int(of.sum()), independent=independent)
+def _share_interval(hits: BoolArray, of: BoolArray, groups: IntArray | None) -> Ends:
+    """Return the interval of the share of the rows `of` that are `hits`.
+
+    Rows of a group are resampled together, so that large groups count by their sizes.
+    """
+    if groups is None or not of.any():
+        return exact_interval(int(hits.sum()), int(of.sum()))
+    _, ids = np.unique(groups[of], return_inverse=True)
+    share = _mean(hits[of].astype(np.float64), most=1.0)
+    return interval(share, resampled_sums([share], ids)[0])
 
 
 def _figures(
@@ -342,7 +354,9 @@ def _probability_statistics(
     """Return what `--calibrate` changes; thresholds do not count here."""
     if not settings.calibrate:
         return {}
-    found = {name: _mean(values) for name, values in proper_scores(outcome).items()}
+    most = {"log_loss": np.inf, "brier": 1.0 if is_multi_label(outcome) else 2.0}
+    scores = proper_scores(outcome)
+    found = {name: _mean(values, most=most[name]) for name, values in scores.items()}
     return {**found, "expected_calibration_error": calibration_error(outcome, groups)}
 
 
@@ -361,7 +375,8 @@ def _threshold_statistics(
     }
     if target.name == "cost":
         misses, alarms = (has & ~predicted).sum(axis=1), (predicted & ~has).sum(axis=1)
-        found["cost"] = _mean(target.miss * misses + target.false_alarm * alarms)
+        most = max(target.miss, target.false_alarm) * len(columns)
+        found["cost"] = _mean(target.miss * misses + target.false_alarm * alarms, most=most)
     return found
 
 

@@ -12,6 +12,13 @@ arXiv:2110.01052, section 2.3) with exact binomial p-values:
 The last rejected confidence is used. With probability `CONFIDENCE` over the second part, its error
 is at most the promised one, whatever the model and its confidences are, if the rows are drawn
 independently from the same distribution as those that are answered later.
+
+Of dependent rows, whole groups are drawn. A binomial test needs independent rows, and one row of
+each group would say how often groups are wrong: where large groups are wrong more often, that is
+less than the error among rows. So a group takes part with a probability that is proportional to its
+size (Lahiri, "A method of sample selection providing unbiased ratio estimates", Bulletin of the
+International Statistical Institute 33, 1951), and one of its rows then stands for it. The rows so
+drawn are independent, and distributed like all rows, if no later group is larger than these.
 """
 
 from __future__ import annotations
@@ -54,7 +61,9 @@ class ValidationHalves:
 
     # Rows that choose weights, temperature, thresholds and the sequence of confidences.
     fit: IntArray
-    promise: IntArray  # Rows that prove the promise; of each group of dependent rows, one.
+    # Rows that prove the promise: independent, and distributed like all rows. Of a group of
+    # dependent rows, at most one.
+    promise: IntArray
 
 
 def split_in_halves(rows: int, groups: IntArray | None) -> ValidationHalves:
@@ -63,14 +72,18 @@ def split_in_halves(rows: int, groups: IntArray | None) -> ValidationHalves:
     Args:
         rows: Number of rows.
         groups: (rows,) group of each row, 0..G-1; None if all are independent. Whole groups go into
-            one part.
+            one part, and take part in the proof with a probability proportional to their sizes.
     """
     ids = np.arange(rows) if groups is None else groups
-    order = np.random.default_rng(PROMISE_SEED).permutation(int(ids.max()) + 1)
+    sizes = np.bincount(ids)
+    order = np.random.default_rng(PROMISE_SEED).permutation(len(sizes))
     in_promise = np.isin(ids, order[: math.ceil(len(order) / 2)])
     shuffled = np.random.default_rng(PROMISE_SEED).permutation(np.flatnonzero(in_promise))
     _, first = np.unique(ids[shuffled], return_index=True)
-    return ValidationHalves(fit=np.flatnonzero(~in_promise), promise=np.sort(shuffled[first]))
+    chosen = np.sort(shuffled[first])
+    drawn = np.random.default_rng(PROMISE_SEED + 1).random(len(chosen)) * sizes.max()
+    promise = chosen[drawn < sizes[ids[chosen]]]
+    return ValidationHalves(fit=np.flatnonzero(~in_promise), promise=promise)
 
 
 def p_value(wrong: int, answered: int, error: float) -> float:
@@ -122,24 +135,17 @@ def least_confidence(
     return proven
 
 
-def exact_interval(
-    count: float, total: float, *, independent: float | None = None
-) -> tuple[float, float]:
+def exact_interval(count: float, total: float) -> tuple[float, float]:
     """Return the exact 95 % interval of a share (Clopper and Pearson, Biometrika 26, 1934).
 
     Args:
-        count: Number of rows that have the property.
-        total: Number of rows.
-        independent: Number of independent groups of rows; None if all rows are independent. With
-            fewer groups than rows, the share counts as if it were of that many rows, which is
-            right if the rows of a group agree, and otherwise too cautious.
+        count: Number of independent rows that have the property.
+        total: Number of independent rows.
     """
     from scipy.special import betaincinv
 
     if not total:
         return 0.0, 1.0
-    n = total if independent is None else independent
-    k = count / total * n
-    low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, 0.025))
-    high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 0.975))
+    low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, 0.025))
+    high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 0.975))
     return low, high

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.comparison.statistics.rare_losses import CaseDistribution, tail_of_sum
+from ampft.metrics.rare_losses import CaseDistribution, tail_of_sum
 
 MARGIN = 0.01
 ROUNDING = 1e-12  # of a sum of probabilities by Fourier transform

@@ -58,7 +58,7 @@ class Difference:
     level90: float  # 0.90, or more with several planned analyses.
     cases: int  # Number of independent test cases, n.
     one_case: float  # Effect of one changed case, the least standard error.
-    # Limits of level `level95` that allow for rare losses and gains; see `statistics.rare_losses`.
+    # Limits of level `level95` that allow for rare losses and gains; see `metrics.rare_losses`.
     # None if no case can change the metric.
     rare95: tuple[float, float] | None
     rare90: tuple[float, float] | None  # The same of level `level90`.

@@ -140,7 +140,7 @@ class CaseDistribution:
         if values[0] >= limit:
             return None
         distances: FloatArray = values - limit
-        return self.steps, _tilted(shares, distances)
+        return self.steps, tilted_shares(shares, distances)
 
     def lower_limit(self, level: float, *, noise: float = 0.0) -> float:
         """Return the lower confidence limit of the mean difference.
@@ -164,7 +164,7 @@ class CaseDistribution:
         return -self._mirrored().lower_limit(level, noise=noise)
 
 
-def _tilted(shares: FloatArray, distances: FloatArray) -> FloatArray:
+def tilted_shares(shares: FloatArray, distances: FloatArray) -> FloatArray:
     """Return shares / (1 + t distances) with t such that the mean distance is 0.
 
     Args:
