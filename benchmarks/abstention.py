@@ -18,8 +18,13 @@ the split is too small, which a run says before the training. "picked" is the sh
 if the confidence is instead the lowest at which the observed error of the whole split is at most
 the promise.
 
-The second part is the coverage of the 95 % intervals of log loss, Brier score and calibration
-error, and of their changes by a temperature of `TEMPERATURE`.
+The second part repeats this with groups of rows of unequal sizes, of which the large ones are wrong
+more often (`GROUPED`). "groups" is the share of broken splits if one row of each group proves the
+promise.
+
+The third part is the coverage of the 95 % intervals of log loss, Brier score and calibration
+error, and of their changes by a temperature of `TEMPERATURE`; and of shares, F1, macro F1, costs
+and changes of them, with and without groups (`DECIDED`).
 """
 
 from __future__ import annotations
@@ -47,6 +52,26 @@ POPULATION = 200_000
 COVERAGE_ROWS = (100, 500, 2000)
 COVERAGE_REPEATS = 200
 TEMPERATURE = 1.5
+
+# Promise, groups, share of large ones, their rows, and errors of rows in large and in single ones.
+GROUPED = (
+    (0.1, 400, 0.1, 10, 0.25, 0.02),
+    (0.1, 1000, 0.1, 10, 0.3, 0.02),
+    (0.1, 1000, 0.2, 5, 0.2, 0.03),
+    (0.05, 1000, 0.1, 10, 0.15, 0.01),
+    (0.1, 600, 0.5, 3, 0.1201, 0.06),
+    (0.1, 1000, 0.1, 10, 0.03, 0.02),  # kept
+)
+# Cases, share of cases with each label, recall, false alarms; and recall of another model.
+DECIDED = (
+    (100, (0.5,), 0.9, 0.1, 0.95),
+    (300, (0.1,), 0.95, 0.005, 0.9),
+    (300, (0.05,), 0.02, 0.01, 0.3),
+    (300, (0.3, 0.1, 0.05), 0.99, 0.002, 0.95),
+    (500, (0.02,) * 10, 0.05, 0.01, 0.2),
+)
+SHARES = ((100, 0.5), (100, 0.97), (100, 0.99), (300, 0.997), (1000, 0.995), (100, 0.03))
+MISS, ALARM = 10.0, 1.0
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -206,6 +231,107 @@ def coverage(model: Model, rows: int, seed: int) -> dict[str, float]:
     return {name: count / COVERAGE_REPEATS for name, count in inside.items()}
 
 
+def grouped_promise(
+    error: float, groups: int, share: float, rows: int, large: float, single: float
+) -> dict[str, float]:
+    """Return how often a promise for rows in groups is given and broken."""
+    rng = np.random.default_rng(0)
+    true = (share * rows * large + (1 - share) * single) / (share * rows + 1 - share)
+    given, by_groups = 0, 0
+    for _ in range(REPEATS):
+        sizes = np.where(rng.random(groups) < share, rows, 1)
+        ids = np.repeat(np.arange(groups), sizes)
+        confidence = rng.beta(5, 1.5, len(ids)).astype(np.float32)
+        correct = rng.random(len(ids)) >= np.where(sizes > 1, large, single)[ids]
+        halves = split_in_halves(len(ids), ids)
+        candidates = candidate_confidences(confidence[halves.fit], correct[halves.fit], error)
+        of_rest = np.flatnonzero(~np.isin(ids, ids[halves.fit]))
+        one_of_each = of_rest[np.unique(ids[of_rest], return_index=True)[1]]
+        for proof, is_ours in ((halves.promise, True), (one_of_each, False)):
+            least = least_confidence(candidates, confidence[proof], correct[proof], error)
+            given += is_ours and least is not None
+            by_groups += not is_ours and least is not None
+    is_broken = true > error
+    return {
+        "error": true,
+        "promised": given / REPEATS,
+        "broken": given / REPEATS * is_broken,
+        "groups": by_groups / REPEATS * is_broken,
+    }
+
+
+def _mean_f1(sums: FloatArray) -> FloatArray:
+    right, labelled, predicted = np.split(sums, 3, axis=-1)
+    return np.asarray((2 * right / np.maximum(labelled + predicted, 1)).mean(axis=-1))
+
+
+def _mean_of(sums: FloatArray) -> FloatArray:
+    return np.asarray(sums[..., 0] / sums[..., 1])
+
+
+def decided(has: BoolArray, predicted: BoolArray) -> dict[str, Statistic]:
+    """Return share of right cases, mean F1 and cost of labels, (n, K)."""
+    ones = np.ones(len(has))
+    counts = np.concatenate([has & predicted, has, predicted], axis=1).astype(np.float64)
+    right = (has == predicted).all(axis=1)
+    costs = MISS * (has & ~predicted).sum(axis=1) + ALARM * (predicted & ~has).sum(axis=1)
+    most = MISS * has.shape[1]
+    return {
+        "share": Statistic(np.stack([right, ones], axis=1), _mean_of, limits=(0.0, 1.0)),
+        "f1": Statistic(counts, _mean_f1, limits=(0.0, 1.0)),
+        "cost": Statistic(np.stack([costs, ones], axis=1), _mean_of, limits=(0.0, most)),
+    }
+
+
+def decided_coverage(
+    cases: int, labelled: tuple[float, ...], recall: float, alarms: float, other: float, rows: int
+) -> dict[str, float]:
+    """Return how often intervals contain the true value,.
+
+    Args:
+        rows: Largest number of rows of a group, which all have its recall and alarms; 1 for none.
+    """
+    rng, shares = np.random.default_rng(1), np.array(labelled)
+    hits = shares * np.array([[recall], [other]])
+    wrong = (1 - shares) * alarms
+    truths = {
+        "share": (hits + 1 - shares - wrong).prod(axis=1),
+        "f1": (2 * hits / (shares + hits + wrong)).mean(axis=1),
+        "cost": (MISS * (shares - hits) + ALARM * wrong).sum(axis=1),
+    }
+    inside = {f"{kind}{name}": 0 for kind in ("", "change of ") for name in truths}
+    for _ in range(COVERAGE_REPEATS):
+        ids = np.repeat(np.arange(cases), rng.integers(1, rows + 1, cases))
+        has = rng.random((len(ids), len(shares))) < shares
+        chance = rng.random((cases, len(shares)))[ids]
+        sides = [
+            decided(has, np.where(has, chance < each, chance < alarms)) for each in (recall, other)
+        ]
+        groups = None if rows == 1 else ids
+        for name, values in truths.items():
+            old, new = (side[name] for side in sides)
+            sums = resampled_sums([old, new], groups)
+            low, high = interval(old, sums[0])
+            inside[name] += low <= values[0] <= high
+            ends = difference_interval(old, sums[0], new, sums[1])
+            inside[f"change of {name}"] += (
+                ends is None or ends[0] <= values[1] - values[0] <= ends[1]
+            )
+    return {name: count / COVERAGE_REPEATS for name, count in inside.items()}
+
+
+def share_coverage(rows: int, share: float) -> float:
+    """Return how often the interval of a share contains the true one."""
+    rng = np.random.default_rng(5)
+    inside = 0
+    for _ in range(2 * COVERAGE_REPEATS):
+        values = np.stack([rng.random(rows) < share, np.ones(rows)], axis=1)
+        statistic = Statistic(values, _mean_of, limits=(0.0, 1.0))
+        low, high = interval(statistic, resampled_sums([statistic], None)[0])
+        inside += low <= share <= high
+    return inside / (2 * COVERAGE_REPEATS)
+
+
 def main() -> None:
     """Parse the options, simulate, write the rates and print the worst."""
     parser = command_line(__doc__)
@@ -221,13 +347,29 @@ def main() -> None:
         for seed, name in enumerate(("calibrated", "overconfident"))
         for rows in COVERAGE_ROWS
     }
+    covered |= {
+        f"decided, {', '.join(map(str, setting))}, rows of a group {rows}": decided_coverage(
+            *setting, rows
+        )
+        for setting in DECIDED
+        for rows in (1, 5)
+    }
+    of_shares = {f"{rows} rows, {share:g}": share_coverage(rows, share) for rows, share in SHARES}
+    grouped = {", ".join(map(str, setting)): grouped_promise(*setting) for setting in GROUPED}
     settings = {"repeats": REPEATS, "population": POPULATION, "coverage_repeats": COVERAGE_REPEATS}
-    result = {"settings": settings, "rates": rates, "coverage": covered, "provenance": provenance()}
+    result = {
+        "settings": settings,
+        "rates": rates,
+        "grouped": grouped,
+        "coverage": covered,
+        "shares": of_shares,
+        "provenance": provenance(),
+    }
     write_results(options.out, result)
     for name, each in rates.items():
         print(name, each)
     print("worst broken", max(each["broken"] for each in rates.values()))
-    print(json.dumps(covered, indent=1))
+    print(json.dumps([grouped, covered, of_shares], indent=1))
 
 
 if __name__ == "__main__":
