@@ -124,8 +124,9 @@ class RunOutcome:
     status: str  # Status in the run record.
     reason: str | None  # Reason why it diverged or was interrupted.
     folder: str  # Name of its folder, without parents.
-    # Reasons not to trust its result, from `ampft.evaluation.sanity`.
-    warnings: tuple[str, ...] = ()
+    # Reasons not to trust its result, from `ampft.evaluation.sanity`; None if it has no record, so
+    # that its predictions show some.
+    warnings: tuple[str, ...] | None = ()
     # Name of the node of a cluster that trained it; None for this machine or unknown.
     node: str | None = None
     record_sha256: str | None = None  # Hash of the run record that was read; None without one.
@@ -359,7 +360,7 @@ class ArmResult:
         """The kind of its verdict: one of `OUTCOMES`; empty without a verdict."""
         if self.status != "complete":
             return BROKEN
-        verdict = self.difference.verdict if self.difference and not self.suspect_runs else None
+        verdict = self.difference.verdict if self.difference else None
         return OUTCOMES.get(verdict, "") if verdict else ""
 
     @property

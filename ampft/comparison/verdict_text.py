@@ -41,7 +41,8 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
     if arm.status != "complete":
         return incomplete_text(arm)
     suspect = next((side for side in (comparison.baseline, arm) if side.suspect_runs), None)
-    if suspect is not None:
+    has_verdict = arm.difference is not None and arm.difference.verdict is not None
+    if suspect is not None and not has_verdict:
         return suspect_text(arm, suspect)
     if arm.difference is None:
         metric = mean_difference_text(comparison, arm)
@@ -80,11 +81,13 @@ def incomplete_text(arm: ArmResult) -> str:
 def suspect_text(arm: ArmResult, suspect: ArmResult) -> str:
     """Return why a mode has no verdict: its models, or the baseline's, learned nothing."""
     runs = suspect.suspect_runs
-    return (
-        f"{arm.name} has no verdict, because {len(runs)} of {len(suspect.runs)} runs of "
-        f"{suspect.name} ({seed_list([run.seed for run in runs])}) did not train well: "
-        f"{runs[0].warnings[0]}"
-    )
+    assert runs[0].warnings, "it is suspect"
+    which = f"{len(runs)} of {len(suspect.runs)} runs of {suspect.name}"
+    if len(suspect.runs) == 1:
+        which = suspect.name
+    else:
+        which += f" ({seed_list([run.seed for run in runs])})"
+    return f"{arm.name} has no verdict, because {which} did not train well: {runs[0].warnings[0]}"
 
 
 def difference_text(comparison: Comparison, difference: Difference) -> str:

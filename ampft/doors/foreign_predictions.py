@@ -204,7 +204,13 @@ def _arm(name: str, by_seed: Mapping[int, ForeignRun]) -> ArmResult:
         executed=None,
         status="complete",
         runs=tuple(
-            RunOutcome(seed=seed, status="finished", reason=None, folder=Path(run.origin).name)
+            RunOutcome(
+                seed=seed,
+                status="finished",
+                reason=None,
+                folder=Path(run.origin).name,
+                warnings=None,
+            )
             for seed, run in sorted(by_seed.items())
         ),
     )

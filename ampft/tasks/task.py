@@ -42,6 +42,13 @@ from ampft.tasks.task_settings import TaskSettings
 
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
+# What CrossEncoder of sentence-transformers applies to the logits, by the type of the problem.
+# Without an entry, a single output goes through a sigmoid, and several through nothing.
+CROSS_ENCODER_ACTIVATIONS = {
+    "regression": "torch.nn.modules.linear.Identity",
+    "multi_label_classification": "torch.nn.modules.activation.Sigmoid",
+}
+
 
 @dataclass(frozen=True)
 class LabelledExamples:
@@ -139,6 +146,9 @@ class Task:
         """Return the model in float32; new parameters are drawn with torch's current seed."""
         arguments = label_config_arguments(self.problem)
         loaded = self.inputs.load_model(self.row.model_class, arguments, self.settings)
+        activation = CROSS_ENCODER_ACTIVATIONS.get(self.problem.transformers_type or "")
+        if activation is not None:  # the checkpoint may state another one
+            loaded.model.config.sentence_transformers = {"activation_fn": activation}
         loaded = restrict_training(loaded, self.settings)
         begin = getattr(self.problem, "begin_head", None)
         is_trained = self.settings.evaluate_only is None

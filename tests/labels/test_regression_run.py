@@ -251,6 +251,12 @@ def test_pairs_and_other_formats_by_the_flags_of_run_glue(tiny_bert, tmp_path, f
     assert record["arguments"]["task"] == "regression"
     assert record["data"]["input_columns"] == ["sentence1", "sentence2"]
     assert record["served_back"]["clients"][0]["equal"] > 0
+    stored = pd.read_parquet(tmp_path / "run" / "predictions.parquet")["prediction"]
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    client = sentence_transformers.CrossEncoder(str(tmp_path / "run"), device="cpu", max_length=32)
+    pairs = list(zip(frame["sentence1"], frame["sentence2"], strict=True))
+    assert client.predict(pairs) == pytest.approx(stored.to_numpy(), abs=1e-4)
+    assert stored.max() > 1, "a sigmoid never exceeds 1"
 
 
 @pytest.mark.parametrize(

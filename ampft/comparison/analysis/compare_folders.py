@@ -192,7 +192,6 @@ def _arm_of_runs(
     summaries = [run.record.precision.summary for run in (*group.finished, *group.runs)]
     steps = [run.record.steps for run in group.runs]
     remarks = side_by_side_stamps(groups, plan)
-    one_each = all(len(each.runs) == 1 for each in groups)
     in_turns = plan.planned and not any(each.kind in DISTURBED for each in remarks)
     return ArmResult(
         name=group.name,
@@ -207,8 +206,7 @@ def _arm_of_runs(
                 status=run.record.status,
                 reason=run.record.reason,
                 folder=run.folder.resolve().name,
-                # Of one finished model per arm, "worse" is as certain as of any other.
-                warnings=() if one_each else tuple(run.record.warnings.values()),
+                warnings=tuple(run.record.warnings.values()),
                 node=plan.nodes.get(run.folder.resolve().name),
                 record_sha256=describe_file(run.folder / RECORD_NAME).sha256,
             )

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.analysis.learned_nothing import result_of_gate, signs_of_no_learning
 from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
 from ampft.comparison.analysis.stamps import group_stamps
 from ampft.comparison.findings import (
@@ -22,7 +23,9 @@ from ampft.comparison.findings import (
     Comparison,
     FlippedExample,
     MetricOverSeeds,
+    RunOutcome,
 )
+from ampft.comparison.remarks import remark
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.verdict import Difference, decide, mcnemar_mid_p
@@ -72,6 +75,7 @@ def with_prediction_results(
     Raises:
         InputError: The metric is undefined for the predictions.
     """
+    draft = _with_signs(draft, predictions)
     metric, base = cases.problem.metrics[draft.metric], predictions.get(draft.baseline.name)
     in_mode = {name: each.in_mode for name, each in predictions.items()}
     estimates, in_fp32 = _estimates(draft, predictions, metric)
@@ -79,12 +83,18 @@ def with_prediction_results(
         arm.name: estimates[arm.name]
         for arm in draft.arms
         if arm.name in estimates and not arm.is_placebo
-        if not (arm.suspect_runs or draft.baseline.suspect_runs)
+        if draft.has_fixed_models or not (arm.suspect_runs or draft.baseline.suspect_runs)
     }
     differences = {name: Difference.of(each, alpha=draft.alpha) for name, each in estimates.items()}
-    differences |= decide(
+    decided = decide(
         judged, margin=draft.margin, alpha=draft.alpha, higher_is_better=metric.higher_is_better
     )
+    differences |= {
+        name: result_of_gate(
+            each, [draft.arm(name), draft.baseline], has_fixed_models=draft.has_fixed_models
+        )
+        for name, each in decided.items()
+    }
     of_classes: Mapping[str, Sequence[ClassDifference | None]] = {}
     groups = found("subgroup losses")
     if groups is not None and base is not None and estimates:
@@ -125,6 +135,37 @@ def with_prediction_results(
             ),
         ),
     )
+
+
+def _with_signs(draft: Comparison, predictions: Mapping[str, ArmPredictions]) -> Comparison:
+    """Return a comparison in which models without a record have the warnings of predictions."""
+
+    def run(each: RunOutcome, found: RunPredictions) -> RunOutcome:
+        known = each.warnings
+        return replace(each, warnings=signs_of_no_learning(found) if known is None else known)
+
+    arms = [
+        replace(arm, runs=tuple(map(run, arm.runs, predictions[arm.name].in_mode)))
+        if arm.name in predictions
+        else arm
+        for arm in draft.arms
+    ]
+    suspects = [(arm, each) for arm in arms for each in arm.suspect_runs]
+    has_stamp = any(each.kind in ("suspect", "suspect_model") for each in draft.stamps)
+    stamps = draft.stamps
+    if suspects and not has_stamp:
+        arm, first = suspects[0]
+        assert first.warnings is not None, "it is suspect"
+        stamp = remark(
+            "suspect",
+            runs=len(suspects),
+            total=sum(len(each.runs) for each in arms),
+            arm=arm.name,
+            seed=first.seed,
+            warning=first.warnings[0],
+        )
+        stamps = (stamp, *stamps)
+    return replace(draft, arms=tuple(arms), stamps=stamps)
 
 
 def _estimates(

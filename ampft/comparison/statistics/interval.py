@@ -52,9 +52,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.arguments.compare import MIN_SEEDS
-from ampft.metrics.rare_losses import CaseDistribution
 from ampft.comparison.statistics.skewed_seeds import seed_critical, skewed_part
 from ampft.errors import InputError
+from ampft.metrics.rare_losses import CaseDistribution
 from ampft.metrics.sums import CaseSums, CostliestCase, Metric
 
 FloatArray = npt.NDArray[np.float64]

@@ -136,6 +136,9 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"the artifact has a better {metric} than its model beyond chance, so its predictions are "
         "not quite the model's; the size of the gain is uncertain"
     ),
+    "learned_nothing": lambda warning: (
+        f"the metric has no verdict, because the models did not train well: {warning.rstrip('.')}"
+    ),
     "too_few": lambda classes, rows, limit: (
         f"not tested, because fewer than {rows} examples cannot exclude a loss of "
         f"{percent(limit)}: class {', '.join(map(repr, classes))}"

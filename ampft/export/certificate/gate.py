@@ -125,7 +125,9 @@ def compare_outcomes(
                 execution="unknown",
                 executed=None,
                 status="complete",
-                runs=(RunOutcome(seed=0, status="finished", reason=None, folder=side),),
+                runs=(
+                    RunOutcome(seed=0, status="finished", reason=None, folder=side, warnings=None),
+                ),
             )
             for side in sides
         ),
@@ -266,6 +268,9 @@ def with_verdict(draft: Certificate) -> Certificate:
 
 
 def _served_failures(draft: Certificate) -> Iterator[Finding]:
+    suspects = [each for arm in draft.comparison.arms for each in arm.suspect_runs]
+    if suspects and not draft.arm.outcome and suspects[0].warnings:
+        yield finding("learned_nothing", warning=suspects[0].warnings[0])
     for each in () if draft.served is None else draft.served.clients:
         is_int8_row = draft.artifact["precision"] == INT8 and each.problem is None
         if each.client != PIPELINE and not each.agrees and not is_int8_row:

@@ -542,6 +542,7 @@ def _result(
                 status="failed" if failure else "finished",
                 reason=failure,
                 folder=run.folder.resolve().name,
+                warnings=tuple(run.record.warnings.values()),
             )
             for run in runs
         ),

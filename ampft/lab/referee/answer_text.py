@@ -86,6 +86,7 @@ def judgement_values(judgement: Judgement) -> dict[str, JSONValue]:
             else None,
             "estimate": json_values(trial.estimate),
             "changes": json_values(trial.changes),
+            "learned_nothing": trial.learned_nothing or None,
             "checked_rows": trial.checked_rows,
             "training_files": trial.training_files,
         }
@@ -132,6 +133,8 @@ def _trial_rows(
         rows["training"] = (
             f"not checked for rows of the test set: {UNCHECKED[trial.training_files]}"
         )
+    if trial.learned_nothing:
+        rows["warning"] = f"no keep, because a model learned nothing: {trial.learned_nothing}"
     if trial.changes:
         changes = [f"{name} {pair[0]} to {pair[1]}" for name, pair in trial.changes.items()]
         rows["changed"] = "; ".join(changes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ampft.comparison.analysis.learned_nothing import signs_of_no_learning
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.errors import InputError
 from ampft.lab.referee.checks import (
@@ -271,6 +272,7 @@ class _Writer:
             estimate=decision.estimate if is_shown else None,
             checked_rows=training.is_checked,
             training_files=training.files,
+            learned_nothing=learned_nothing(read, seeds, settings, claim),
         )
 
     def add_seeds(self, sources: list[str]) -> Judgement:
@@ -361,6 +363,29 @@ def final_level(state: LedgerState) -> TryErrorBudget:
     return TryErrorBudget(number=0, level=state.settings.error / 100, log_share=0.0)
 
 
+def learned_nothing(
+    read: Sides, seeds: Sequence[int], settings: LedgerSettings, claim: Claim
+) -> str:
+    """Return which model learned nothing so that no keep is possible; empty for none.
+
+    A candidate that learned nothing is never kept, and to be not worse than a best that learned
+    nothing shows nothing. Tables have no record, and a sealed ledger does not read labels for it.
+    """
+    names = [CANDIDATE] if claim is Claim.BETTER else [CANDIDATE, BEST]
+    for name in names:
+        side = read.sides[name]
+        for seed in seeds:
+            if seed in side.runs:
+                warnings = tuple(side.runs[seed].record.warnings.values())
+            else:
+                reads_labels = settings.answers != SEALED
+                found = side.predictions[seed]
+                warnings = signs_of_no_learning(found, reads_labels=reads_labels)
+            if warnings:
+                return f"{name}, seed {seed}: {warnings[0]}"
+    return ""
+
+
 def candidate_decision(
     read: Sides,
     seeds: Sequence[int],
@@ -395,6 +420,7 @@ def candidate_decision(
         max_seeds=settings.max_seeds,
         sealed=settings.answers == SEALED,
         higher_is_better=read.metric.higher_is_better,
+        has_learned=not learned_nothing(read, seeds, settings, claim),
     )
     decision = decide(estimate, allowed, question)
     if allowed.number == 0 and decision.answer is CandidateAnswer.UNDECIDED:

@@ -164,6 +164,9 @@ class CandidateCriteria:
     max_seeds: int  # Number of seeds from which a candidate is not continued.
     sealed: bool  # Whether answers other than a keep must not depend on the test rows.
     higher_is_better: bool = True  # Whether higher values of the metric are better.
+    # Whether the models learned enough for a keep, see `comparison.analysis.learned_nothing`. If
+    # not, the candidate is dropped.
+    has_learned: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +235,8 @@ def decide(
     interval = ends if sign > 0 else (-ends[1], -ends[0])
     found = GainEstimate(gain=gain, lower=lower, interval=interval)
     is_better = question.claim is Claim.BETTER
+    if not question.has_learned:
+        return Decision(answer=CandidateAnswer.DROP, estimate=found)
     is_kept = lower > 0 if is_better else lower > -question.margin
     if is_kept and not is_better:
         is_kept = _excludes_rare_losses(estimate, allowed, question)

@@ -155,6 +155,8 @@ class JudgedCandidate:
     checked_rows: bool = False
     # State of these files when it was judged; "" if its record lists none.
     training_files: Annotated[str, one_of(("", SAME, CHANGED, GONE))] = ""
+    # Why it is not judged by its numbers: a model that learned nothing; empty for none.
+    learned_nothing: str = ""
 
     @property
     def shows_gain(self) -> bool:

@@ -13,7 +13,7 @@ from ampft.data.splits import group_equal_keys
 from ampft.decision import Rule
 from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
-from ampft.export.certificate.certificate import EQUAL, finding
+from ampft.export.certificate.certificate import EQUAL, PASSED, UNDECIDED, finding
 from ampft.export.certificate.equality import AnswerTally
 from ampft.export.certificate.gate import (
     STORED,
@@ -281,3 +281,14 @@ def test_int8_may_differ_by_a_multiple_of_rounding(scales_rows, ratio, fails):
     )
     assert kinds(made) == ["rounding"] * fails
     assert [f"{ratio} times as much" in each.text for each in made.failures] == [True] * fails
+
+
+def test_an_artifact_of_a_model_that_learned_nothing_is_not_shown_by_its_metric():
+    labels, logits = drawn(1200)
+    useless = np.tile([5.0, 0, 0, 0], (len(logits), 1))
+    noisy = useless + np.random.default_rng(0).normal(0, 0.05, logits.shape)
+    found = certificate(labels, useless, noisy, dtypes=INT8)
+    assert found.verdict == UNDECIDED
+    assert "learned_nothing" in [each.kind for each in found.notes]
+    noisy = logits + np.random.default_rng(0).normal(0, 0.05, logits.shape)
+    assert certificate(labels, logits, noisy, dtypes=INT8).verdict == PASSED

@@ -18,6 +18,7 @@ from ampft.comparison.analysis.loading import find_runs
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.report_files import read_comparison
+from ampft.comparison.verdict_text import verdict_texts
 from ampft.errors import InputError
 from ampft.export.inference.compare_inference import (
     MAX_ROUNDS,
@@ -28,7 +29,9 @@ from ampft.export.inference.compare_inference import (
     time_in_turns,
 )
 from ampft.precision.resolve import resolve
+from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import read_predictions
+from ampft.runs.record import read_record, write_record
 
 LINEAR_LAYERS = 14  # six in each of two layers, the pooler and the classifier
 SEEDS = (42, 43, 44)
@@ -285,3 +288,19 @@ def test_arms_are_timed_in_turns_and_relative_to_the_baseline():
     assert (one.speed_up.verdict, one.speed_up.pairs) == ("faster", MAX_ROUNDS)
     assert other.speed_up is None
     assert np.isfinite(one.seconds)
+
+
+def test_a_model_that_learned_nothing_gets_no_verdict(runs, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(runs[0], copy)
+    record = read_record(copy)
+    warning = "the model predicts 'x' for every example."
+    write_record(RunFolder(copy), replace(record, warnings={"one_prediction": warning}))
+    words = ("--inference", "fp32,fp16", copy, "--margin", 50)
+    succeeded(compare(*words, "--output_dir", tmp_path / "nothing"))
+    arm = read_comparison(tmp_path / "nothing").arm("fp16")
+    assert arm.difference.verdict is None
+    assert warning in verdict_texts(read_comparison(tmp_path / "nothing"))[0]
+    words = ("--inference", "fp32,fp16", runs[0], "--margin", 50)
+    succeeded(compare(*words, "--output_dir", tmp_path / "learned"))
+    assert read_comparison(tmp_path / "learned").arm("fp16").outcome == "equivalent"

@@ -21,6 +21,7 @@ import ampft
 from ampft import LedgerSettings, cli
 from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
+from ampft.lab.referee.answer_text import judgement_text
 from ampft.lab.referee.ledger import append_entry, entry_path, new_entry, read_entries
 from ampft.lab.referee.ledger_audit import audit_ledger, audit_text
 from ampft.text.json_io import json_text, values_hash
@@ -487,3 +488,23 @@ def test_an_audit_counts_one_entry_and_two(ledger, written):
     assert "1 entry, each" in audit_text(audit_ledger(ledger))
     ampft.judge(ledger, candidate=written["same"])
     assert "2 entries, each" in audit_text(audit_ledger(ledger))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answers", ["open", "sealed"])
+def test_a_candidate_that_learned_nothing_is_not_kept(tmp_path, answers):
+    """Equally useless models are not worse than one another, which keeps nothing of use."""
+    sides = {}
+    for name, first in (("old", 0), ("new", 10)):
+        sides[name] = [str(tmp_path / f"{name}-seed{seed}.csv") for seed in SEEDS]
+        for seed, path in zip(SEEDS, sides[name], strict=True):
+            frame = pd.DataFrame({"id": range(300), "label": np.arange(300) % 2})
+            probability = np.random.default_rng(first + seed).uniform(0.6, 0.9, 300)
+            frame = frame.assign(prediction=0, probability_0=probability)
+            frame.assign(probability_1=1 - probability).to_csv(path, index=False)
+    settings = LedgerSettings(tries=2, answers=answers)
+    ledger = ampft.judge(tmp_path / "ledger", best=sides["old"], settings=settings).ledger
+    found = ampft.judge(ledger, candidate=sides["new"], claim="not_worse", margin=5)
+    assert found.answer == "drop"
+    assert "predicts the same for every example" in found.entry.trial.learned_nothing
+    assert "no keep, because a model learned nothing" in judgement_text(found)
