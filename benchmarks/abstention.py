@@ -63,7 +63,7 @@ GROUPED = (
     (0.1, 1000, 0.1, 10, 0.03, 0.02),  # kept
 )
 # Cases, share of cases with each label, recall, false alarms; and recall of another model.
-DECIDED = (
+DECIDED: tuple[tuple[int, tuple[float, ...], float, float, float], ...] = (
     (100, (0.5,), 0.9, 0.1, 0.95),
     (300, (0.1,), 0.95, 0.005, 0.9),
     (300, (0.05,), 0.02, 0.01, 0.3),

@@ -224,6 +224,8 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
             title = comparison.units.title
             reference = f"the gap between {comparison.baseline.name} and a perfect {title}"
         parts.append(f"a margin of {comparison.units.margin_with_unit} is {share} of {reference}")
+    if difference is not None and difference.carrying_cases is not None:
+        parts.append(carrying_text(difference.carrying_cases, difference.cases))
     if difference is not None and difference.verdict == Verdict.EQUIVALENT:
         parts += _not_excluded(comparison, difference)
     if difference is not None and OUTCOMES.get(difference.verdict or "") in (EQUIVALENT, BETTER):
@@ -232,6 +234,15 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
         parts.append(needed_text(comparison, difference))
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def carrying_text(carrying: int, cases: int) -> str:
+    """Return that a few large errors decide a metric without a largest error."""
+    return (
+        "a few large errors carry this difference: half of its variance comes from "
+        f"{carrying:,} of {cases:,} cases, so that the interval may be too short on one side, "
+        "and other examples may reverse the verdict"
+    )
 
 
 def needed_text(comparison: Comparison, difference: Difference) -> str:

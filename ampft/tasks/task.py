@@ -148,7 +148,8 @@ class Task:
         loaded = self.inputs.load_model(self.row.model_class, arguments, self.settings)
         activation = CROSS_ENCODER_ACTIVATIONS.get(self.problem.transformers_type or "")
         if activation is not None:  # the checkpoint may state another one
-            loaded.model.config.sentence_transformers = {"activation_fn": activation}
+            config: Any = loaded.model.config
+            config.sentence_transformers = {"activation_fn": activation}
         loaded = restrict_training(loaded, self.settings)
         begin = getattr(self.problem, "begin_head", None)
         is_trained = self.settings.evaluate_only is None

@@ -77,5 +77,5 @@ def _is_informed(predictions: RunPredictions) -> bool:
     gains = sums.patterns[:, :classes] @ (positive + negative)
     gains = gains - sums.patterns[:, 2 * classes : 3 * classes] @ negative
     sizes = sums.patterns[:, [-1]].toarray()[:, 0]
-    gain = paired_gain(gains[sums.pattern_of], 0 * sums.pattern_of, sizes[sums.pattern_of])
+    gain = paired_gain(gains[sums.pattern_of], np.zeros(len(sums)), sizes[sums.pattern_of])
     return gain.cases > 1 and gain.mean > STANDARD_ERRORS * gain.error

@@ -55,12 +55,13 @@ from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.statistics.skewed_seeds import seed_critical, skewed_part
 from ampft.errors import InputError
 from ampft.metrics.rare_losses import CaseDistribution
-from ampft.metrics.sums import CaseSums, CostliestCase, Metric
+from ampft.metrics.sums import CaseSums, CostliestCase, Metric, costliest_of_worst
 
 FloatArray = npt.NDArray[np.float64]
 
 CHUNK = 1 << 16  # cases at a time; memory besides the sums is S x CHUNK floats
 TIE_TOLERANCE = 1e-9  # relative; one example flipped at every seed gives min_variance, rounded
+FEW = 0.01  # of the cases, see `few_carrying`
 MIN_P = 1e-15  # smaller p-values are given as this
 
 
@@ -81,6 +82,26 @@ class JackknifeDifferences:
     pseudovalues: FloatArray
     # The kind of case whose loss costs the metric most, see `Metric.costliest_case`.
     costliest: CostliestCase
+    # Number of cases whose errors are most of the uncertainty; None for no such few, see
+    # `few_carrying`.
+    carrying: int | None = None
+
+
+def few_carrying(effects: FloatArray) -> int | None:
+    """Return the number of cases with half of the variance over cases, if it is small.
+
+    It is small up to `FEW` of the cases; 5 % have half of it if errors are normal. Otherwise a few
+    large errors carry a mean, and a sample without them misses it on one side: with errors by t
+    with 3 degrees of freedom in 1 to 30 % of 1,000 cases, the 95 % interval by t misses the mean in
+    24 to 40 % of samples.
+
+    Args:
+        effects: (n,) effects of the cases, such as pseudo-values of the jackknife.
+    """
+    squares = np.sort((effects - effects.mean()) ** 2)[::-1]
+    half = squares.sum() / 2
+    count = int(np.searchsorted(np.cumsum(squares), half)) + 1
+    return count if half > 0 and count <= max(1, FEW * len(effects)) else None
 
 
 def jackknife_differences(
@@ -125,6 +146,7 @@ def jackknife_differences(
             "another metric, or more test examples of the rare classes."
         )
     per_seed = values[0] - values[1]
+    pseudovalues = per_seed.mean() - (cases - 1) * (left_out - left_out.mean())
     diagonal = float(np.trace(covariances))
     pairs = seeds * (seeds - 1)
     return JackknifeDifferences(
@@ -133,8 +155,9 @@ def jackknife_differences(
         covariance=(float(covariances.sum()) - diagonal) / pairs if pairs else 0.0,
         cases=cases,
         case_effect=max(metric.effect_of_changed_case(sums) for sums in baseline),
-        pseudovalues=per_seed.mean() - (cases - 1) * (left_out - left_out.mean()),
+        pseudovalues=pseudovalues,
         costliest=metric.costliest_case(baseline),
+        carrying=few_carrying(pseudovalues) if metric.costliest is costliest_of_worst else None,
     )
 
 
@@ -238,6 +261,7 @@ class DifferenceEstimate:
     case_distribution: CaseDistribution | None = None
     # The kind of case whose loss costs the metric most; None if it is unknown.
     costliest: CostliestCase | None = None
+    carrying: int | None = None  # As in `JackknifeDifferences`.
 
     @property
     def seed_noise(self) -> float:
@@ -417,6 +441,7 @@ def estimate_over_cases(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         min_variance=jackknife.case_effect**2,
         case_distribution=cases,
         costliest=jackknife.costliest,
+        carrying=jackknife.carrying,
     )
 
 

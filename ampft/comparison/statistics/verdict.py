@@ -101,6 +101,9 @@ class Difference:
     # Number of cases of `rarest_class`, otherwise of all cases. A case is an example, or a group of
     # examples.
     rarest_cases: int | None = None
+    # Number of cases with half of the variance over cases, if it is so small that a few large
+    # errors carry a metric without a largest error; otherwise None.
+    carrying_cases: int | None = None
 
     @classmethod
     def of(cls, each: DifferenceEstimate, *, alpha: float) -> Self:
@@ -120,6 +123,7 @@ class Difference:
             seed_variance=each.seed_variance,
             jackknife_variance=each.jackknife_variance,
             jackknife_covariance=each.jackknife_covariance,
+            carrying_cases=each.carrying,
         )
 
 

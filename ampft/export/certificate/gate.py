@@ -268,6 +268,9 @@ def with_verdict(draft: Certificate) -> Certificate:
 
 
 def _served_failures(draft: Certificate) -> Iterator[Finding]:
+    difference = draft.arm.difference
+    if difference is not None and difference.carrying_cases is not None:
+        yield finding("carrying", carrying=difference.carrying_cases, cases=difference.cases)
     suspects = [each for arm in draft.comparison.arms for each in arm.suspect_runs]
     if suspects and not draft.arm.outcome and suspects[0].warnings:
         yield finding("learned_nothing", warning=suspects[0].warnings[0])

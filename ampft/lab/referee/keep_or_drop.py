@@ -180,6 +180,8 @@ class GainEstimate:
     seeds_to_decide: tuple[int, int] | None = None
     # Number of cases that would show a gain of this size; None likewise.
     cases_to_show: int | None = None
+    carrying_cases: int | None = None  # As in `Difference`.
+    cases: int | None = None  # Number of cases, if `carrying_cases` is known.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +235,13 @@ def decide(
     lower = lower_limit(estimate, allowed, gain=gain)
     ends = estimate.interval(0.95)
     interval = ends if sign > 0 else (-ends[1], -ends[0])
-    found = GainEstimate(gain=gain, lower=lower, interval=interval)
+    found = GainEstimate(
+        gain=gain,
+        lower=lower,
+        interval=interval,
+        carrying_cases=estimate.carrying,
+        cases=None if estimate.carrying is None else estimate.cases,
+    )
     is_better = question.claim is Claim.BETTER
     if not question.has_learned:
         return Decision(answer=CandidateAnswer.DROP, estimate=found)
