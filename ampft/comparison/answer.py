@@ -32,11 +32,11 @@ def answer_sentences(comparison: Comparison) -> list[str]:
     arms = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
     if not arms:
         return []
-    has_verdict = any(arm.outcome in OUTCOMES.values() for arm in arms)
     suspects = [arm for arm in (baseline, *arms) if arm.suspect_runs]
-    if comparison.has_fixed_models and suspects and not has_verdict:
-        return [f"No answer: {arm_names_text(suspects)} did not train well."]
-    if baseline.status != "complete" or (baseline.suspect_runs and not has_verdict):
+    if comparison.has_fixed_models and suspects:
+        if not any(arm.outcome in OUTCOMES.values() for arm in arms):
+            return [f"No answer: {arm_names_text(suspects)} did not train well."]
+    elif baseline.status != "complete" or baseline.suspect_runs:
         return [f"No answer: {baseline.name} did not train well with every seed."]
     if comparison.kind == PREDICTIONS or comparison.has_one_model_each:
         return list(_on_predictions(comparison, arms))

@@ -268,12 +268,6 @@ def with_verdict(draft: Certificate) -> Certificate:
 
 
 def _served_failures(draft: Certificate) -> Iterator[Finding]:
-    difference = draft.arm.difference
-    if difference is not None and difference.carrying_cases is not None:
-        yield finding("carrying", carrying=difference.carrying_cases, cases=difference.cases)
-    suspects = [each for arm in draft.comparison.arms for each in arm.suspect_runs]
-    if suspects and not draft.arm.outcome and suspects[0].warnings:
-        yield finding("learned_nothing", warning=suspects[0].warnings[0])
     for each in () if draft.served is None else draft.served.clients:
         is_int8_row = draft.artifact["precision"] == INT8 and each.problem is None
         if each.client != PIPELINE and not each.agrees and not is_int8_row:
@@ -370,6 +364,12 @@ def _notes(draft: Certificate) -> Iterator[Finding]:
         probes = 0 if draft.probes is None else draft.probes.rows
         examples, share = draft.comparison.examples, draft.logits.share
         yield finding("equal", examples=examples, probes=probes, share=share)
+    difference = draft.arm.difference
+    if difference is not None and difference.carrying_cases is not None:
+        yield finding("carrying", carrying=difference.carrying_cases, cases=difference.cases)
+    suspects = [each for arm in draft.comparison.arms for each in arm.suspect_runs]
+    if suspects and not draft.arm.outcome and suspects[0].warnings:
+        yield finding("learned_nothing", warning=suspects[0].warnings[0])
     if draft.arm.difference is not None and draft.arm.difference.verdict == Verdict.BETTER:
         yield finding("gain", metric=draft.comparison.primary.title)
     for each in () if draft.served is None else draft.served.clients:
