@@ -87,6 +87,7 @@ TITLES = {
     "emotions": "GoEmotions, one label",
     "noisy_cr": "customer reviews, a quarter of the labels wrong",
     "banking": "BANKING77",
+    "clinc": "CLINC150",
     "sms": "SMS spam",
     "tweets": "hate speech",
     "gnad": "German news",
@@ -96,6 +97,7 @@ TITLES = {
 SOURCES = {  # repository, commit, file there, name in `more`
     "banking": ("PolyAI-LDN/task-specific-datasets", "57ec275d", "banking_data/{train,test}.csv",
                 "banking_{train,test}.csv"),
+    "clinc": ("clinc/oos-eval", "828f8093", "data/data_full.json", "clinc.json"),
     "sms": ("justmarkham/pycon-2016-tutorial", "53397105", "data/sms.tsv", "sms.tsv"),
     "tweets": ("t-davidson/hate-speech-and-offensive-language", "cb50f7e9",
                "data/labeled_data.csv", "davidson.csv"),
@@ -185,6 +187,16 @@ def _banking(more: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return train.drop_duplicates("text"), test
 
 
+def _clinc(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return training and test rows, without those out of scope."""
+    parts = json.loads(path.read_text("utf-8"))
+    train, test = (
+        pd.DataFrame(parts[part], columns=["text", "label"]).drop_duplicates("text")
+        for part in ("train", "test")
+    )
+    return train, test
+
+
 def _ag_news(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows = pd.read_csv(path, header=None, names=["label", "title", "rest"], dtype=str)
     rows = pd.DataFrame({"text": rows["title"] + ". " + rows["rest"], "label": rows["label"]})
@@ -201,6 +213,7 @@ READERS: dict[str, Callable[[Path], tuple[pd.DataFrame, pd.DataFrame]]] = {
     ),
     "noisy_cr": _noisy_reviews,
     "banking": lambda data: _banking(data / "more"),
+    "clinc": lambda data: _clinc(data / "more/clinc.json"),
     "sms": lambda data: _halves(
         _table(data / "more/sms.tsv", ["label", "text"], sep="\t", quoting=csv.QUOTE_NONE), 2000
     ),

@@ -184,12 +184,14 @@ def simple_methods_table(record: RunRecord) -> Table | None:
 def simple_methods_answer(record: RunRecord) -> str | None:
     """Return whether the best simple method is worse, and whether probabilities of one are better.
 
-    The latter is said where `--calibrate` can help and was not used.
+    The latter is said where `--calibrate` can help and was not used. With class weights, no
+    probability is meant to be a frequency.
     """
     methods, part = record.simple_methods, record.decisions
     is_calibrated = part is not None and LOG_LOSS.name in part.figures
     says = [answer(problem_of(record), methods)]
-    if task_row(record).decides_per_case and not is_calibrated:
+    is_weighted = record.arguments.get("class_weights") is not None
+    if task_row(record).decides_per_case and not (is_calibrated or is_weighted):
         says.append(better_probabilities(methods))
     return "; ".join(filter(None, says)) or None
 

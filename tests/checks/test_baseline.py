@@ -126,6 +126,8 @@ def test_better_probabilities_of_a_method_are_said_with_what_to_do(tiny_bert, ma
     part = FittedPart(split="test", examples=400, fitted_rows=40, figures={"log_loss": loss})
     calibrated = make_record(simple_methods=better, decisions=part)
     assert simple_methods_answer(calibrated) == answer(task.problem, better)
+    weighted = make_record(simple_methods=better, arguments={"class_weights": "balanced"})
+    assert simple_methods_answer(weighted) == answer(task.problem, better)
 
 
 def test_a_method_that_takes_too_long_or_fails_has_a_reason(tiny_bert):
