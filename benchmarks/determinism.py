@@ -14,9 +14,10 @@ import statistics
 from typing import Any
 
 import torch
-from gpu_turns import Job, Scale, SkippedError, Turn, start_afresh, train_with_ampft
+from gpu_jobs import Job, Scale, Turn
+from gpu_models import SkippedError
+from gpu_systems import start_afresh, train_with_ampft
 from provenance import command_line, provenance
-from random_texts import SIZES
 
 from ampft.precision.determinism import deterministic_operators
 
@@ -70,17 +71,15 @@ def main() -> None:
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     scale = Scale(
         device=device,
-        sizes={"tiny": (1, 48)} if args.tiny else SIZES,
-        vocabulary=1000,
-        batch_size=4 if args.tiny else 16,
-        tokens=((20, 40),) if args.tiny else ((400, 512),),
+        is_tiny=args.tiny,
         batches=args.steps,
         turn_seconds=0.0,  # a single timed pass, so that all turns have the same steps
         rate_seconds=0.05,
     )
     rows: dict[str, object] = {}
     for mode in ("fp32", "bf16", "fp16"):
-        job = Job(scale, mode, next(iter(scale.sizes)), scale.tokens[0])
+        tokens, batch_size = ((20, 40), 4) if args.tiny else ((400, 512), 16)
+        job = Job(scale, mode, "MiniLM", tokens, batch_size)
         try:
             rows[job.name] = measure(job)
         except SkippedError as reason:

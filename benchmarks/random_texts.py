@@ -20,7 +20,6 @@ from transformers import BertConfig, BertForSequenceClassification
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
-SIZES = {"MiniLM": (6, 384), "BERT-base": (12, 768)}  # layers and width
 SPECIAL_IDS = 4
 SPREAD = 0.7  # standard deviation of the logarithm of the lengths
 SHORTEST = 4
