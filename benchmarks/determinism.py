@@ -1,6 +1,6 @@
 """Whether two trainings of long texts give the same bits, with and without deterministic operators.
 
-    python benchmarks/determinism.py
+    python benchmarks determinism [--out determinism.json]
 
 Needs neither data nor pretrained weights. On a GPU, attention to more than about 128 tokens adds
 its gradients in whatever order its blocks end; `--deterministic` chooses other kernels, whose cost
@@ -17,7 +17,7 @@ import torch
 from gpu_jobs import Job, Scale, Turn
 from gpu_models import SkippedError
 from gpu_systems import start_afresh, train_with_ampft
-from provenance import command_line, provenance
+from provenance import command_line, provenance, write_results
 
 from ampft.precision.determinism import deterministic_operators
 
@@ -62,7 +62,7 @@ def measure(job: Job) -> dict[str, object]:
 
 def main() -> None:
     """Measure every mode and print JSON."""
-    parser = command_line(__doc__, out=None)
+    parser = command_line(__doc__, required=False)
     parser.add_argument(
         "--steps", type=int, default=5, help="steps of a pass; a turn has four passes"
     )
@@ -86,7 +86,11 @@ def main() -> None:
             rows[job.name] = {"skipped": str(reason)}
         print(f"{job.name}: {rows[job.name]}", flush=True)
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    print(json.dumps({**provenance(names), "rows": rows}, indent=1))
+    result = {**provenance(names), "rows": rows}
+    if args.out is None:
+        print(json.dumps(result, indent=1))
+    else:
+        write_results(args.out, result)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = "half-hour.json"
 LEAST_SECONDS = 20.0  # that must be left before an entry begins
 EXIT_UNFINISHED = 4
+# What results in one folder must have in common.
+CONDITIONS = ("rehearsal", "commit", "changed_files", "versions", "hardware")
 LINES = 12  # of the end of an entry's log that stand in the result
 DONE, FAILED, STOPPED, SKIPPED = "done", "failed", "stopped", "skipped"
 PLANTED = "AMPFT_PLANTED_FAILURE"  # environment variable: name of an entry that fails, for a test
@@ -164,11 +166,24 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def run(folder: Path, head: Mapping[str, Any], deadline: float, *, is_rehearsal: bool) -> bool:
-    """Run what has not ended; return whether all of it has ended now."""
+def run(
+    folder: Path,
+    head: Mapping[str, Any],
+    entries: dict[str, dict[str, Any]],
+    deadline: float,
+    *,
+    is_rehearsal: bool,
+) -> bool:
+    """Run what has not ended; return whether all of it has ended now.
+
+    Args:
+        folder: Folder of the results.
+        head: Provenance.
+        entries: How entries of an earlier call ended; those of this call are added.
+        deadline: Value of `time.monotonic` at which everything ends.
+        is_rehearsal: Whether entries run tiny, on the CPU.
+    """
     path = folder / RESULT
-    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    entries: dict[str, dict[str, Any]] = stored.get("entries", {})
     for entry in ENTRIES:
         if entries.get(entry.name, {}).get("status") in (DONE, FAILED, SKIPPED):
             continue
@@ -176,20 +191,15 @@ def run(folder: Path, head: Mapping[str, Any], deadline: float, *, is_rehearsal:
         if left < LEAST_SECONDS:
             print(f"{entry.name}: the time is over")
             continue
-        print(
-            f"{entry.name}: {entry.purpose} (at most {min(left, entry.seconds):.0f} s)", flush=True
-        )
+        limit = min(left, entry.seconds)
+        print(f"{entry.name}: {entry.purpose} (at most {limit:.0f} s)", flush=True)
         if entry.name == "accept" and (folder / entry.name).exists():
             (folder / entry.name).rename(folder / f"{entry.name}-stopped-{time.time_ns()}")
-        entries[entry.name] = run_entry(
-            entry, folder, seconds=min(left, entry.seconds), is_rehearsal=is_rehearsal
-        )
+        entries[entry.name] = run_entry(entry, folder, seconds=limit, is_rehearsal=is_rehearsal)
         write_text(path, json.dumps({**head, "entries": entries}, indent=1) + "\n")
         print(f"{entry.name}: {entries[entry.name]['status']}", flush=True)
-    return all(
-        entries.get(entry.name, {}).get("status") != STOPPED and entry.name in entries
-        for entry in ENTRIES
-    )
+    ended = [name for name, row in entries.items() if row["status"] != STOPPED]
+    return len(ended) == len(ENTRIES)
 
 
 def parse_arguments() -> tuple[argparse.Namespace, argparse.ArgumentParser]:
@@ -221,7 +231,16 @@ def main() -> None:
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     head = {"rehearsal": args.rehearse, **provenance(names)}
     deadline = time.monotonic() + 60 * args.minutes
-    if not run(folder, head, deadline, is_rehearsal=args.rehearse):
+    entries: dict[str, dict[str, Any]] = {}
+    if (folder / RESULT).exists():
+        stored = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        entries = stored["entries"]
+        if differing := [name for name in CONDITIONS if stored[name] != head[name]]:
+            parser.error(
+                f"--out {args.out}: measured under other conditions ({', '.join(differing)}). "
+                "Pass another folder."
+            )
+    if not run(folder, head, entries, deadline, is_rehearsal=args.rehearse):
         print("Not everything fitted into the time. Call the program again.")
         sys.exit(EXIT_UNFINISHED)
 
