@@ -21,12 +21,15 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
 from provenance import command_line, provenance
 
 from ampft.files import write_text
@@ -37,6 +40,7 @@ LEAST_SECONDS = 20.0  # that must be left before an entry begins
 EXIT_UNFINISHED = 4
 # What results in one folder must have in common.
 CONDITIONS = ("rehearsal", "commit", "changed_files", "versions", "hardware")
+TEST_PACKAGES = ("pytest", "pytest-xdist", "hypothesis")
 LINES = 12  # of the end of an entry's log that stand in the result
 DONE, FAILED, STOPPED, SKIPPED = "done", "failed", "stopped", "skipped"
 PLANTED = "AMPFT_PLANTED_FAILURE"  # environment variable: name of an entry that fails, for a test
@@ -77,6 +81,7 @@ ENTRIES = (
         "were red on the first GPU",
         ("-m", "ampft", "accept", "--output_dir", "{out}", "--max_minutes", "4"), 300,
         ("-m", "ampft", "accept", "--output_dir", "{out}", "--max_minutes", "0.0001", "--use_cpu"),
+        packages=("datasets",),
         expected=(0, 1, 4),
     ),
     Entry(
@@ -202,6 +207,22 @@ def run(
     return len(ended) == len(ENTRIES)
 
 
+def missing_packages() -> list[str]:
+    """Return the requirements of ampft and of the entries that this Python does not meet."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    words = [*project["dependencies"], *extras["lora"], *extras["fp8"], *TEST_PACKAGES]
+    missing = []
+    for requirement in map(Requirement, words):
+        try:
+            is_met = requirement.specifier.contains(metadata.version(requirement.name))
+        except metadata.PackageNotFoundError:
+            is_met = False
+        if not is_met:
+            missing.append(str(requirement))
+    return missing
+
+
 def parse_arguments() -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     """Return the arguments of the command line, and the parser."""
     parser = command_line(__doc__, out="folder of the results", required=False)
@@ -219,6 +240,7 @@ def main() -> None:
     if args.list:
         for entry in ENTRIES:
             print(f"{entry.name:12} at most {entry.seconds:4.0f} s  {entry.purpose}")
+        print(f"packages to bring along: {', '.join(missing_packages()) or 'none'}")
         return
     if args.out is None:
         parser.error("--out: give a folder for the results")

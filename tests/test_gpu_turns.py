@@ -29,7 +29,7 @@ def run(code, *words):
 
 def rehearse(out, *words):
     code = WITHOUT_PACKAGES.format(folder=str(BENCHMARKS), program=str(BENCHMARKS / "gpu_turns.py"))
-    return run(code, "--rehearse", "--modes", "fp32", "--turns", 2, "--out", out, *words)
+    return run(code, "--rehearse", "--first", 1, "--turns", 2, "--out", out, *words)
 
 
 def test_the_turns_are_rehearsed_without_datasets_and_continue(tmp_path):
@@ -41,8 +41,8 @@ def test_the_turns_are_rehearsed_without_datasets_and_continue(tmp_path):
     assert content["left"] == []
     assert content["commit"]
     assert {name: row for name, row in rows.items() if "failed" in row} == {}
-    job = "tiny, fp32, batch 4, 6 of 12 tokens"
-    for system in ("trainer", "trainer (length grouping)", "ampft", "ampft (no graphs)"):
+    job = "MiniLM, fp32, batch 4, 6 of 12 tokens"
+    for system in ("trainer", "trainer (tuned)", "accelerate loop", "ampft", "ampft (no graphs)"):
         assert rows[f"{job}, turn 2, {system}"]["step_seconds"] > 0
         assert rows[f"{job}, turn 2, {system}"]["cold_step_seconds"] > 0
         assert f"{job}, {system}" in done.stdout
@@ -55,6 +55,7 @@ def test_the_turns_are_rehearsed_without_datasets_and_continue(tmp_path):
     out.write_text(json.dumps(content))
     done = rehearse(out, "--seconds", 0)
     assert "1 results did not fit" in done.stdout
+    assert done.returncode == 4
     done = rehearse(out)
     assert done.stdout.count("s left") == 1, "something was measured again"
     assert json.loads(out.read_text())["rows"][missing]["step_seconds"] > 0
@@ -68,23 +69,23 @@ def test_the_turns_are_rehearsed_without_datasets_and_continue(tmp_path):
 SAME_BATCHES = """
 import sys
 sys.path.insert(0, {benchmarks!r})
-import gpu_turns
+import gpu_systems, gpu_turns
 seen = []
-job = gpu_turns.all_jobs(gpu_turns.scale_of(rehearse=True), ["fp32"])[0]
-plain_pad, plain_loss = gpu_turns.pad, gpu_turns.summed_loss
+job = gpu_turns.all_jobs(gpu_turns.scale_of(rehearse=True))[0]
+plain_pad, plain_loss = gpu_systems.pad, gpu_systems.summed_loss
 def pad(rows):
     seen.append([len(row["input_ids"]) for row in rows])
     return plain_pad(rows)
 def loss(model, micro_batch):
     seen.append(micro_batch.inputs["attention_mask"].sum(1).tolist())
     return plain_loss(model, micro_batch)
-gpu_turns.pad, gpu_turns.summed_loss = pad, loss
+gpu_systems.pad, gpu_systems.summed_loss = pad, loss
 passes = []
-for system in ("trainer", "ampft (no graphs)"):
+for system in ("trainer", "accelerate loop", "ampft (no graphs)"):
     seen.clear()
     gpu_turns.run_turn(system, job, gpu_turns.Turn(job.scale))
     passes.append([sorted(lengths) for lengths in seen[-8:]])
-assert passes[0] == passes[1], passes
+assert passes[0] == passes[1] == passes[2], passes
 assert passes[0][:2] == passes[0][2:4] == passes[0][4:6], passes
 print("same")
 """
@@ -98,14 +99,14 @@ def test_both_systems_train_on_the_same_batches_in_each_pass():
 GRAPHS = """
 import sys, json, torch
 sys.path[:0] = [{benchmarks!r}, {tests!r}]
-import gpu_turns
+import gpu_jobs, gpu_systems, gpu_turns
 from tape import TapeRecorder, masked_attention
 from ampft.fast.packing import packed_attention
 packed_attention.choose_kernel = lambda *_, **__: masked_attention
-gpu_turns.Scale.on_gpu = property(lambda scale: True)
-gpu_turns.CudaRecorder = lambda device: TapeRecorder()
-gpu_turns.grouped_attention_reason = lambda *_: None
-job = gpu_turns.all_jobs(gpu_turns.scale_of(rehearse=True), ["fp32"])[0]
+gpu_jobs.Scale.on_gpu = property(lambda scale: True)
+gpu_systems.CudaRecorder = lambda device: TapeRecorder()
+gpu_systems.grouped_attention_reason = lambda *_: None
+job = gpu_turns.all_jobs(gpu_turns.scale_of(rehearse=True))[0]
 turn = gpu_turns.Turn(job.scale)
 gpu_turns.run_turn("ampft (graphs)", job, turn)
 print(json.dumps({{"passes": len(turn.warm_steps), **turn.notes}}))
