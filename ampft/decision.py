@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -390,6 +390,7 @@ class Tokens:
     # Of words, places in each row of the first tokens of the words that it predicts.
     positions: list[list[int]] | None = None
     replaced: int = 0  # Number of words without a token, read as the unknown token.
+    truncated: list[bool] = field(default_factory=list)  # Of each input, unless it has windows.
 
 
 @dataclass(frozen=True)
@@ -464,7 +465,8 @@ class Tokenization:
         columns = {
             name: [getattr(row, names.get(name, name)) for _, row in pairs] for name in self.inputs
         }
-        return Tokens(columns, [owner for owner, _ in pairs], positions, replaced)
+        truncated = [] if has_windows else [bool(each.overflowing) for each in encoded]
+        return Tokens(columns, [owner for owner, _ in pairs], positions, replaced, truncated)
 
 
 def _word_ids(row: Any) -> IntArray:

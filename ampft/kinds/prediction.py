@@ -132,6 +132,7 @@ class PredictedRows:
     decoded: Decoded  # Arrays of n rows, such as `probabilities`.
     label_names: tuple[str, ...]  # Names of the K classes.
     answered: list[bool] | None = None  # Whether each row is answered; None without abstention.
+    truncated: int = 0  # Number of rows of which the model did not read all.
 
     def columns(self, *, top_k: int = 0, all_probabilities: bool = False) -> dict[str, list[Any]]:
         """Return the columns of the output. A row that is not answered has an empty prediction.

@@ -27,9 +27,11 @@ from ampft.kinds.windows import (
     EXAMPLE,
     LENGTH,
     POSITIONS,
+    TRUNCATED,
     WINDOW_COUNTS,
     add_example_indices,
     row_columns,
+    tokens_in_windows,
     window_overlap,
     word_selection,
 )
@@ -54,6 +56,7 @@ from ampft.models.tokenizer import (
 from ampft.models.weights import LoadedModel
 from ampft.registry import found
 
+MANY_TRUNCATED = 0.1  # share of the training texts
 EncodeWindows = Callable[[dict[str, list[Any]]], dict[str, list[Any]]]
 
 
@@ -66,13 +69,19 @@ class TextReader:
 
     def encode(self, columns: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
         """Return the tokens of texts or pairs, or of windows with their text as `example`."""
+        return self._encode(columns)[0]
+
+    def _encode(self, columns: Sequence[Sequence[str]]) -> tuple[dict[str, list[Any]], list[bool]]:
+        """Return the tokens, and whether each row was truncated, which a slow tokenizer hides."""
         tokenizer: Any = self.collator.tokenizer
         read = self.tokenization
         if not is_plain(tokenizer):
-            return dict(tokenizer(*columns, truncation=True, max_length=read.max_length))
+            return dict(tokenizer(*columns, truncation=True, max_length=read.max_length)), []
         texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         tokens = read.encode(tokenizer.backend_tokenizer, texts)
-        return tokens.columns if read.stride is None else row_columns(tokens)
+        if read.stride is None:
+            return tokens.columns, tokens.truncated
+        return row_columns(tokens), []
 
     def length(self, row: tuple[Any, ...]) -> int:
         """Return the number of characters."""
@@ -80,9 +89,10 @@ class TextReader:
 
     def collate(self, columns: Sequence[Sequence[Any]]) -> Mapping[str, Tensor]:
         """Return `input_ids`, `attention_mask`, ... of texts, see `pad_and_collate`."""
-        encoded = self.encode(columns)
+        encoded, truncated = self._encode(columns)
         if EXAMPLE not in encoded:
-            return pad_and_collate(self.collator, encoded)
+            batch = pad_and_collate(self.collator, encoded)
+            return {**batch, TRUNCATED: torch.tensor(truncated)} if any(truncated) else batch
         windows = np.bincount(encoded.pop(EXAMPLE), minlength=len(columns[0]))
         return pad_and_collate(self.collator, encoded, windows=windows)
 
@@ -287,17 +297,23 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
 
     tokens: dict[str, TextExamples] = {}
     notes: list[str] = []
+    advice: list[str] = []
     max_length, stride = reader.tokenization.max_length, reader.tokenization.stride
     for name, split in data.splits.items():
         if stride is not None:
             tokens[name] = windowed_examples(split, encode_windows, collator, name)
             notes += window_notes(name, tokens[name], max_length, stride)
             continue
-        rows, lengths, truncated = _tokenize(name, split, data.input_columns, reader)
-        if truncated:
+        rows, lengths, whole = _tokenize(name, split, data.input_columns, reader)
+        if truncated := int((whole > lengths).sum()):
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
             notes.append(f"{name}: {share} truncated to {max_length} tokens")
+        if name == "train" and truncated >= MANY_TRUNCATED * len(lengths):
+            longer = max_input_length(int(whole.max()), tokenizer, config)
+            can_split = _can_split(data, tokenizer)
+            advice = [_advice_on_long_texts(whole, max_length, longer, tokenizer, can_split)]
         tokens[name] = TextExamples(rows, lengths, collator)
+    notes += advice
     if stride is not None:
         notes.append("the logits of a text are the mean of those of its windows")
     return TextInputs(
@@ -408,15 +424,44 @@ def window_notes(
     )
 
 
+def _can_split(data: ClassificationData, tokenizer: Any) -> bool:
+    """Return whether `--long_text windows` is allowed."""
+    return is_plain(tokenizer) and len(data.input_columns) == 1 and not data.feature_columns
+
+
+def _advice_on_long_texts(
+    whole: IntArray, max_length: int, longer: int, tokenizer: Any, can_split: bool
+) -> str:
+    """Return how texts that are truncated can be read, and with how many times the tokens.
+
+    Args:
+        whole: (n,) tokens of the texts before they were truncated.
+        max_length: Tokens at which they were truncated.
+        longer: Most tokens that the model and the longest text allow.
+        can_split: Whether windows are allowed.
+    """
+    now = np.minimum(whole, max_length).sum()
+    ways = []
+    if can_split:
+        cost = tokens_in_windows(whole, max_length, tokenizer).sum() / now
+        ways.append(f"--long_text windows reads all of them, with {cost:.1f} times the tokens")
+    if longer > max_length:
+        cost, cut = np.minimum(whole, longer).sum() / now, float(np.mean(whole > longer))
+        still = f"still truncates {cut:.0%}" if cut else "reads all of them"
+        ways.append(f"--max_seq_length {longer} {still}, with {cost:.1f} times the tokens")
+    ways = ways or ["a model that reads longer texts is needed to read them"]
+    return f"The model does not read all of long texts: {'; '.join(ways)}"
+
+
 def _tokenize(
     name: str, split: datasets.Dataset, columns: tuple[str, ...], reader: TextReader
-) -> tuple[datasets.Dataset, IntArray, int]:
-    """Return the tokens, their number per example, and how many examples were truncated."""
+) -> tuple[datasets.Dataset, IntArray, IntArray]:
+    """Return the tokens, their number per example, and their number before truncation."""
 
     def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
         encoded = reader.encode([batch[column] for column in columns])
         encoded["length"] = [len(ids) for ids in encoded["input_ids"]]
-        encoded["truncated"] = _were_truncated(
+        encoded["whole"] = _whole_lengths(
             encoded["length"], batch, columns, reader.collator.tokenizer
         )
         return encoded
@@ -424,15 +469,15 @@ def _tokenize(
     rows = split.map(
         encode, batched=True, remove_columns=split.column_names, desc=f"tokenizing {name}"
     )
-    lengths = np.asarray(rows.with_format("numpy")["length"][:], dtype=np.int64)
-    truncated = int(np.sum(rows.with_format("numpy")["truncated"][:]))
-    return rows.remove_columns(["length", "truncated"]), lengths, truncated
+    numbers = rows.select_columns(["length", "whole"]).with_format("numpy")
+    lengths, whole = (np.asarray(numbers[of][:], dtype=np.int64) for of in ("length", "whole"))
+    return rows.remove_columns(["length", "whole"]), lengths, whole
 
 
-def _were_truncated(
+def _whole_lengths(
     lengths: list[int], batch: dict[str, list[str]], columns: tuple[str, ...], tokenizer: Any
-) -> list[bool]:
-    """Return for each example of a batch whether it was truncated."""
+) -> list[int]:
+    """Return for each example of a batch its number of tokens before truncation."""
     longest = max(lengths)
     candidates = [index for index, length in enumerate(lengths) if length == longest]
     untruncated = tokenizer(
@@ -440,7 +485,7 @@ def _were_truncated(
         truncation=False,
         verbose=False,
     )
-    truncated = [False] * len(lengths)
+    whole = list(lengths)
     for index, ids in zip(candidates, untruncated["input_ids"], strict=True):
-        truncated[index] = len(ids) > longest
-    return truncated
+        whole[index] = len(ids)
+    return whole

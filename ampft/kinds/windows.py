@@ -25,6 +25,7 @@ POSITIONS = "positions"  # column of the positions of the words that a window pr
 EXAMPLE, LENGTH = "example", "length"  # columns of the example and the tokens of a window
 WORD_POSITIONS, WORD_COUNTS = "label_positions", "label_counts"
 WINDOW_COUNTS = "label_windows"
+TRUNCATED = "label_truncated"  # of a collated batch: which texts were truncated
 
 
 def window_overlap(stride: int | None, max_length: int, tokenizer: Any) -> int:
@@ -58,6 +59,14 @@ def window_overlap(stride: int | None, max_length: int, tokenizer: Any) -> int:
             f" besides special tokens, so it must be at most {room - 1}."
         )
     return chosen
+
+
+def tokens_in_windows(whole: IntArray, max_length: int, tokenizer: Any) -> IntArray:
+    """Return (n,) the tokens of all windows of texts that have `whole` tokens without windows."""
+    special = tokenizer.num_special_tokens_to_add()
+    shared, room = window_overlap(None, max_length, tokenizer), max_length - special
+    later = -((whole - special - room) // -(room - shared))  # windows after the first
+    return whole + np.maximum(later, 0) * (shared + special)
 
 
 def row_columns(tokens: Tokens) -> dict[str, list[Any]]:

@@ -390,7 +390,7 @@ def write_rows(
     new = unused_column_names(added, table.columns)
     of_columns = zip(new, added, strict=True)
     types = {name: output.types[old] for name, old in of_columns if old in output.types}
-    count, unanswered = 0, list[str]()
+    count, truncated, unanswered = 0, 0, list[str]()
     with opened_output(
         request.output_file, table.columns, new, types=types, formats=output.formats
     ) as write:
@@ -403,6 +403,7 @@ def write_rows(
                 for (_, cells), place in zip(chunk, where, strict=True)
             ]
             predictions, reasons = _answers(predictor, converted)
+            truncated += predictions.truncated
             unanswered += [f"{where[row]}: {reason}" for row, reason in reasons.items()]
             converted = [None if row in reasons else each for row, each in enumerate(converted)]
             inputs = [each for each in converted if each is not None]
@@ -424,7 +425,20 @@ def write_rows(
             f"{counted(len(unanswered), 'row')} without an answer, left empty:\n           {shown}"
         )
         print_line(labelled("warning", note), file=_stream(request))
+    if truncated:
+        note = _truncation_note(truncated, count, can_split=len(rows.sources) == 1)
+        print_line(labelled("note", note), file=_stream(request))
     return count
+
+
+def _truncation_note(truncated: int, count: int, *, can_split: bool) -> str:
+    """Return how many rows were not read whole, and which training reads more of them."""
+    of_windows = ", with --long_text windows all of them" if can_split else ""
+    return (
+        f"{truncated} of {counted(count, 'text')} ({truncated / count:.0%}) truncated, as in "
+        "training. A model that is trained with a larger --max_seq_length reads more of "
+        f"{'it' if truncated == 1 else 'them'}{of_windows}."
+    )
 
 
 def _answers(

@@ -21,6 +21,7 @@ from ampft.evaluation.evaluate import as_array
 from ampft.kinds.inputs import Reader
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictedRows, PredictRequest
+from ampft.kinds.windows import TRUNCATED
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.tokenizer import read_contract
 from ampft.models.weights import cast_in_place
@@ -130,9 +131,10 @@ class Predictor:
             its index.
         """
         refused: dict[int, str] = {}
-        order, parts = [], []
+        order, parts, truncated = [], [], 0
         for rows, inputs, logits in self._batches(columns, refused):
             order.append(rows)
+            truncated += int(inputs[TRUNCATED].sum()) if TRUNCATED in inputs else 0
             decoded = self.problem.decode(logits, inputs)
             parts.append({name: as_array(tensor) for name, tensor in decoded.items()})
         if not parts:
@@ -147,6 +149,7 @@ class Predictor:
             decoded,
             self.problem.label_names,
             None if answered is None else answered.tolist(),
+            truncated,
         )
         return predicted, refused
 
