@@ -168,7 +168,11 @@ def _conflicts(arguments: ClassifyArguments, given: Collection[str]) -> Iterator
     if arguments.task is None or not TASKS[arguments.task].several_labels:
         for name in ("threshold", "label_separator"):
             if getattr(arguments, name) != getattr(ClassifyArguments, name):
-                several = [task for task, kind in TASKS.items() if kind.several_labels]
+                several = [
+                    task
+                    for task, row in TASKS.items()
+                    if row.several_labels and not (name == "threshold" and row.labels_of_columns)
+                ]
                 yield (
                     f"--{name} applies only if examples have several labels. Add --task "
                     f"{' or '.join(several)}, or remove the flag."

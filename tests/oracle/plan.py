@@ -197,7 +197,7 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
     "calibrate": (True, ("text", "pairs", "multi-label", "ordinal")),
     "tune_thresholds": ("f1", ("text", "pairs", "multi-label", "ordinal")),
     "label_order": ("1,2", ("ordinal",)),
-    "label_separator": (";", ("multi-label",)),
+    "label_separator": (";", ("multi-label", "columns")),
     "feature_columns": ("age", TEXTS),
     "weighted_metrics": (True, ()),  # without a column of weights
     "stride": (2, ("tokens",)),  # without windows
