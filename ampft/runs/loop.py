@@ -188,9 +188,12 @@ class Checkpointing:
     def remove_end(self) -> None:
         """Remove the checkpoint of `save_end`, which a run without missing parts does not need.
 
-        One that `--checkpointing_steps` asks for at the last step stays.
+        One that `--checkpointing_steps` asks for at the last step stays, and an older one goes.
         """
-        if self._store is None or self._planned() is not None:
+        if self._store is None:
+            return
+        if self._planned() is not None:
+            self._store.prune()
             return
         for folder in self._store.own():
             if read_manifest(folder).reason == END_OF_TRAINING:

@@ -141,14 +141,15 @@ def check_fitted(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]
     for row, chosen in enumerate(lists):
         has[row, [index[str(name)] for name in chosen]] = True
     temperature = rule.get("logit_temperature")
-    if "calibrate" in asked:
+    if "calibrate" in asked and "class_weights" not in case.settings:
         found += _check_temperature(case, names, logits, has, temperature)
     if "tune_thresholds" not in asked:
         return found
     shares = shares_of(case, names, logits, temperature or 1.0)
     bounds = rule.get("label_thresholds")
     if bounds is None:
-        label = case.settings.get("positive_label", names[1])
+        rare = int(has[:, 1].mean() <= 2 / 3)
+        label = case.settings.get("positive_label", names[rare])
         found += compare("decision.json: threshold_label", rule["threshold_label"], label)
         columns = {index[label]: rule["threshold_of_label"]}
     else:

@@ -211,7 +211,7 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
     "class_names_file": ("names.txt", ("tokens",)), "hub_private_repo": (True, ()),
     "report_to": ("wandb", ()), "train_split_name": ("train", ()), "remove_splits": ("a", ()),
     "dataset_config_name": ("a", ()), "validation_fraction": (0.3, ()), "test_fraction": (0.3, ()),
-    "cuda_graphs": (True, ()), "fp32_modules": ("classifier", ()), "load_in_4bit": (True, ()),
+    "cuda_graphs": (True, ()), "load_in_4bit": (True, ()),
     "allow_topology_change": (True, ()), "encoding": ("latin-1", ()),
 }  # fmt: skip
 
@@ -291,7 +291,7 @@ def refusal_of(case: Case, drawn: Drawn) -> str:
         lacks = any(
             is_missing(row[c]) for rows in drawn.rows.values() for row in rows for c in columns
         )
-        if part == "label" and case.task == "multi-label" and case.format in ("csv", "tsv"):
+        if part == "label" and case.task == "multi-label":
             continue
         if lacks and f"drop_missing_{part}{'s' if part == 'label' else ''}" not in case.settings:
             return f"a missing {part}"

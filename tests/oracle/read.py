@@ -64,7 +64,7 @@ def kept_rows(case: Case, drawn: Drawn, split: str) -> Kept:
     for index, row in enumerate(drawn.rows[split]):
         lacks_text = any(is_missing(row[column]) for column in drawn.texts)
         lacks_label = any(row[column] is None for column in drawn.labels)
-        if case.task == "multi-label" and case.format in ("csv", "tsv"):
+        if case.task == "multi-label":
             lacks_label = False  # an empty cell has no labels
         if not lacks_text and not lacks_label and str(row[drawn.labels[0]]) not in ignored:
             kept.append((index, row))

@@ -94,6 +94,8 @@ def _check_choice(case: Case, run: RunFolder, losses: dict[int, np.ndarray]) -> 
         order = [(v["metrics"][name], -v["metrics"]["log_loss"]) for v in validations]
         tops = [v["step"] for v, o in zip(validations, order, strict=True) if o == max(order)]
         return compare(f"step with the best {name}", best["step"] in tops, True)
+    if "class_weights" in case.settings:  # the classes count by their weights
+        return []
     last = validations[-1]
     lowest = min(validations, key=lambda v: v["metrics"]["log_loss"])
     if lowest is last or "group_column" in case.settings or "weighted_metrics" in case.settings:
