@@ -256,7 +256,7 @@ def save_model(case: Case, names: list[str], folder: Path) -> Path:
     import torch
     import transformers
 
-    size, ids = save_tokenizer(FAMILIES[case.family][1], folder)
+    size, ids = save_tokenizer(case, folder)
     kind, _, settings = FAMILIES[case.family]
     auto = transformers.AutoModelForSequenceClassification
     if case.task == "tokens":
@@ -277,19 +277,22 @@ def save_model(case: Case, names: list[str], folder: Path) -> Path:
     return folder
 
 
-def save_tokenizer(style: str, folder: Path) -> tuple[int, dict[str, Any]]:
+def save_tokenizer(case: Case, folder: Path) -> tuple[int, dict[str, Any]]:
     """Save a tokenizer; return the size of its vocabulary, and the ids of its special tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from tokenizers import trainers as trainers_
     from transformers import BertTokenizer, PreTrainedTokenizerFast
 
+    style = FAMILIES[case.family][1]
     special = STYLES[style]
     if style == "bert":
         vocabulary = {word: index for index, word in enumerate((*special, *WORDS, "a", "##b", ","))}
         BertTokenizer(vocab=vocabulary, model_max_length=64).save_pretrained(folder)
         return len(vocabulary), {"pad_token_id": 0}
     tokenizer = Tokenizer(models.BPE(unk_token=special[1] if len(special) > 1 else None))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=style != "gpt2")
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=style != "gpt2" or case.task == "tokens"  # as run_ner.py wants it
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers_.BpeTrainer(
         vocab_size=330, special_tokens=list(special), show_progress=False,
