@@ -276,7 +276,7 @@ def rate_factor(case: Case, step: int, steps: int) -> float:
 
 
 LAYER = re.compile(r"(?:^|\.)(?:layers?|h|block)\.(\d+)\.")
-EMBEDDINGS = re.compile(r"embed|shared\.|wte|wpe|tok_embeddings")
+EMBEDDINGS = re.compile(r"embed|relative_attention_bias|shared\.|wte|wpe|tok_embeddings")
 
 
 def depth_of(name: str, layers: int) -> int:
