@@ -67,10 +67,7 @@ NOT_WALKED: dict[str, str] = {
     "export/certificate/verify.py": "an exported artifact, or a package of its format",
     "export/export.py": "an exported artifact, or a package of its format",
     "export/formats.py": "an exported artifact, or a package of its format",
-    "export/inference/compare_inference.py": (
-        11,
-        "an exported artifact, or a package of its format",
-    ),
+    "export/inference/compare_inference.py": "an exported artifact, or a package of its format",
     "export/int8.py": "an exported artifact, or a package of its format",
     "export/onnx_format.py": "an exported artifact, or a package of its format",
     "export/openvino_format.py": "an exported artifact, or a package of its format",
