@@ -153,7 +153,9 @@ def _described(f: Field[Any]) -> tuple[str, str]:
     if "bool" in str(f.type) and f.default is not False:
         return f"{name}, --no-{f.name}", f"{text}{' (default: on)' * bool(f.default)}"
     if not any(f.default is empty for empty in (None, MISSING, False)) and f.default != ():
-        text = f"{text} (default: {f.default})"
+        # A space would not be seen.
+        default = repr(f.default) if str(f.default).isspace() else f.default
+        text = f"{text} (default: {default})"
     if f.metadata["bare"]:
         metavar = f"[{metavar}]"
     return f"{name} {metavar}{' ...' * f.metadata['many']}".rstrip(), text

@@ -30,7 +30,8 @@ def test_the_help_names_every_flag_with_its_default(capsys, width):
         assert f"--{f.name}" in text
         assert f.metadata["help"] in text
         if not any(f.default is empty for empty in (None, False)):
-            default = "on" if f.default is True else f.default
+            shown = repr(f.default) if f.default == " " else f.default
+            default = "on" if f.default is True else shown
             assert f"{f.metadata['help']} (default: {default})" in text or f.metadata["choices"]
 
 
