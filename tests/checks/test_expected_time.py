@@ -75,7 +75,7 @@ def test_a_run_goes_on_if_nothing_could_be_timed(settings, capsys, monkeypatch):
 
 def prepared(**changed):
     """Return what is read of a training of 100 steps, whose gradient takes 0.5 s."""
-    args = SimpleNamespace(optim="adamw_torch", eval_steps=None)
+    args = SimpleNamespace(optim="adamw_torch", eval_steps=None, max_time=None)
     accelerator = SimpleNamespace(
         device=torch.device("cpu"), num_processes=1, state=SimpleNamespace(dynamo_plugin=None)
     )
@@ -113,7 +113,7 @@ def prepared(**changed):
             },
             "about 6 s for 10 training steps and the evaluations",
         ),
-        ({"args": SimpleNamespace(optim="muon", eval_steps=None)}, None),
+        ({"args": SimpleNamespace(optim="muon", eval_steps=None, max_time=None)}, None),
     ],
 )
 def test_steps_updates_and_evaluated_rows_are_counted(changed, text, monkeypatch, capsys):
