@@ -157,6 +157,13 @@ class TrainedPartSettings:
         "if none, probe where the default of --pooling is mean, and otherwise random",
         choices=("random", "probe"),
     )
+    probe_scale: float | None = _trained(
+        None,
+        "share of the probe's logits that the head begins with, where it begins at a probe; if "
+        "none, 0.25; 1 can be better with dozens of classes and few rows of each",
+        above=0,
+        at_most=1,
+    )
     train_layers: int | None = _trained(
         None,
         "train only the head and this many layers below it; 0 trains the head (linear probing)",

@@ -254,8 +254,18 @@ def prepare_training(
 
 
 def begins_at_probe(args: ClassifyArguments, loaded: LoadedModel) -> bool:
-    """Return whether the head of a model begins at a probe, by a flag or by default."""
-    return args.head_init == PROBE or (args.head_init is None and loaded.begins_at_probe)
+    """Return whether the head of a model begins at a probe, by a flag or by default.
+
+    Raises:
+        InputError: It does not, and its scale is set.
+    """
+    begins = args.head_init == PROBE or (args.head_init is None and loaded.begins_at_probe)
+    if args.probe_scale is not None and not begins:
+        raise InputError(
+            f"--probe_scale {args.probe_scale:g} has no effect, because the head of this model "
+            "does not begin at a probe. Add --head_init probe, or remove the flag."
+        )
+    return begins
 
 
 def with_head_of_training(
@@ -270,9 +280,10 @@ def with_head_of_training(
         on_device = weights.float().to(accelerator.device)
         return on_device if accelerator.num_processes == 1 else broadcast(on_device)
 
+    size = START if args.probe_scale is None else args.probe_scale
     try:
         with numerics(resolve(BASELINE, accelerator.device)):
-            return with_probed_head(task, loaded, accelerator.device, size=START, share=share)
+            return with_probed_head(task, loaded, accelerator.device, size=size, share=share)
     except InputError:
         if args.head_init is not None:
             raise

@@ -17,11 +17,14 @@ from transformers import (
 )
 
 import ampft
+from ampft.arguments import parse_classify_arguments
 from ampft.checks.baseline import frozen_encoder_baseline
+from ampft.doors.finetune import command_line_words, data_settings
 from ampft.errors import InputError
 from ampft.evaluation.probe import probe_decoded, with_probed_head
 from ampft.evaluation.simple_methods import FROZEN
 from ampft.models.mean_pooling import SCALE, SHIFT, SLOPE, SMALL, is_trained_through_mean, read_mean
+from ampft.runs.prepare import prepare
 
 
 def test_the_head_reads_the_mean_and_the_plain_class_serves_it(tiny_bert, tmp_path):
@@ -181,6 +184,33 @@ def test_the_frozen_encoder_is_the_regression_that_the_head_began_at(sentence_en
     np.testing.assert_allclose(outcome.probabilities, expected, atol=1e-6)
     with pytest.raises(TypeError):
         frozen_encoder_baseline(*arguments)
+
+
+@pytest.mark.slow
+def test_the_scale_of_the_probe_is_the_users(sentence_encoder, tmp_path):
+    rows = [
+        {"text": text, "label": "abc"[label]}
+        for text, label in zip(*tiny_texts(60).values(), strict=True)
+    ]
+
+    def notes(folder, **settings):
+        data, named = data_settings({}, train=rows, validation=None, test=None)
+        words = command_line_words(
+            {
+                **named, **settings, "model_name_or_path": str(sentence_encoder),
+                "output_dir": str(tmp_path / folder), "max_train_steps": 1,
+            }
+        )  # fmt: skip
+        args = parse_classify_arguments(words, program="x", in_memory=data is not None)
+        prepared = prepare(args, data)
+        return prepared.loaded.notes[-1], prepared.loaded.model.classifier.weight.detach()
+
+    quarter, whole = notes("a"), notes("b", probe_scale=1)
+    assert quarter[0].endswith(", with 0.25 times its logits")
+    assert "times its logits" not in whole[0]
+    torch.testing.assert_close(4 * quarter[1], whole[1])
+    with pytest.raises(InputError, match=r"--probe_scale 0.5 has no effect, because the head of"):
+        notes("c", probe_scale=0.5, head_init="random")
 
 
 @pytest.mark.slow
