@@ -29,10 +29,12 @@ REPLAYS = [line for line in FOUND.read_text(encoding="utf-8").splitlines() if li
 
 
 @pytest.fixture(scope="module")
-def warmed(tmp_path_factory) -> None:
+def warmed(tmp_path_factory) -> Iterator[None]:
     one.warm(tmp_path_factory.mktemp("warm"))
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()  # hypothesis looks for referrers when it is imported, which may be later
 
 
 @pytest.mark.slow
