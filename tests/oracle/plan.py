@@ -96,6 +96,10 @@ FLAGS: dict[str, Flag] = {
     "overwrite_output_dir": _not("every case has a new folder"),
     "allow_topology_change": _not("one process; tests/recipes/resumed_on_two.py"),
     "resume_from_checkpoint": _not("is passed where a case is interrupted, see `resume`"),
+    "max_drawn_samples": _not(_SPLITS),
+    "label_corrections": _not("needs a file of corrections; tests/checks"),
+    "evaluate_only": _not("trains nothing; tests/doors/test_transformers_flags.py"),
+    "text_column_delimiter": _not("joins columns that are drawn one by one; tests/doors"),
     "cpu_threads": _not("is 1 in every case"),
     # What the weights after each step depend on.
     "learning_rate": Flag(TRAIN, (2e-3, 5e-4)),
