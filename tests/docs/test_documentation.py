@@ -179,6 +179,8 @@ def write_reviews(path: Path) -> None:
 def train(flags: list[str], folder: Path, model: Path, output_dir: Path | None = None) -> None:
     """Run the recipe with these flags, but with a tiny model and few steps."""
     settings = {**SMALL, "model_name_or_path": "erfnet" if "pixels" in flags else model}
+    if "--do_eval" in flags and "--do_train" not in flags:  # evaluates what is trained already
+        settings["model_name_or_path"] = folder / "runs" / "trained"
     if not {"photos", "clips/sounds.csv"}.isdisjoint(flags):
         del settings["model_name_or_path"]  # images and sounds have small default models
     settings |= {"output_dir": output_dir} if output_dir else {}
