@@ -10,7 +10,12 @@ command continues it.
 import sys
 from pathlib import Path
 
-import ampft
+try:
+    import ampft
+except ImportError as error:  # a forgotten environment
+    hint = f" ({sys.executable}). Activate the environment of ampft." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 CLASSIFY = Path(__file__).with_name("classify.py")
 

@@ -8,11 +8,16 @@ precisions with `ampft compare runs/own-*`.
 
 import sys
 
-import torch
-from sklearn.datasets import load_digits
-from torch import nn
+try:
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
 
-import ampft
+    import ampft
+except ImportError as error:  # a forgotten environment
+    hint = f" ({sys.executable}). Activate the environment of ampft." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 
 def main(mode: str = "fp32", output_dir: str = "runs/own-loop", seed: str = "1") -> None:

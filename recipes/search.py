@@ -15,12 +15,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import optuna
-from filelock import FileLock, Timeout
-from optuna.storages.journal import JournalFileBackend, JournalStorage
-from optuna.trial import TrialState
+try:
+    import optuna
+    from filelock import FileLock, Timeout
+    from optuna.storages.journal import JournalFileBackend, JournalStorage
+    from optuna.trial import TrialState
 
-import ampft
+    import ampft
+except ImportError as error:  # a forgotten environment
+    hint = f' ({sys.executable}). Run pip install "ampft[search]".' if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 SEEDS = (1, 2, 3, 4, 5)
 FOLDER = Path("search")

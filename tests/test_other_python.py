@@ -1,5 +1,6 @@
 """A Python in which ampft cannot run is refused in one line, not by a traceback."""
 
+import re
 import subprocess
 import sys
 
@@ -31,6 +32,26 @@ def test_a_command_without_its_packages_says_so_in_a_line(words, module):
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: No module named '{module}' ({sys.executable}). Activate the")
+
+
+RECIPES = sorted(
+    path.relative_to(REPOSITORY)
+    for path in (REPOSITORY / "recipes").rglob("*.py")
+    if "ampft.run_main(" in path.read_text()
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_a_recipe_without_its_packages_says_so_in_a_line(recipe):
+    done = started(str(recipe))
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert re.match(r"error: No module named '\w+' \(.+\)\. (Activate the|Run pip install) ", line)
+
+
+def test_the_recipes_were_found():
+    assert len(RECIPES) > 10
 
 
 @pytest.mark.slow

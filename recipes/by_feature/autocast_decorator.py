@@ -10,12 +10,17 @@ not use the autocast of the caller. After https://docs.pytorch.org/docs/stable/n
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
-from sklearn.datasets import load_digits
-from torch import nn
+try:
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
 
-import ampft
-from ampft.ownership import TemporaryFolder
+    import ampft
+    from ampft.ownership import TemporaryFolder
+except ImportError as error:  # a forgotten environment
+    hint = f" ({sys.executable}). Activate the environment of ampft." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 
 class Classifier(nn.Module):

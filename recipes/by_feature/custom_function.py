@@ -9,12 +9,17 @@ functions".
 import sys
 from typing import Any
 
-import torch
-from sklearn.datasets import load_digits
-from torch import nn
+try:
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
 
-import ampft
-from ampft.ownership import TemporaryFolder
+    import ampft
+    from ampft.ownership import TemporaryFolder
+except ImportError as error:  # a forgotten environment
+    hint = f" ({sys.executable}). Activate the environment of ampft." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -9,12 +9,17 @@ After https://docs.pytorch.org/docs/stable/notes/amp_examples.html, "Gradient ac
 
 import sys
 
-import torch
-from sklearn.datasets import load_digits
-from torch import nn
+try:
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
 
-import ampft
-from ampft.ownership import TemporaryFolder
+    import ampft
+    from ampft.ownership import TemporaryFolder
+except ImportError as error:  # a forgotten environment
+    hint = f" ({sys.executable}). Activate the environment of ampft." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 
 def main(mode: str = "fp32", *, epochs: int = 6, micro_batches: int = 4) -> None:

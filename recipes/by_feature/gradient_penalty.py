@@ -8,12 +8,17 @@ https://docs.pytorch.org/docs/stable/notes/amp_examples.html, "Gradient penalty"
 
 import sys
 
-import torch
-from sklearn.datasets import load_digits
-from torch import nn
+try:
+    import torch
+    from sklearn.datasets import load_digits
+    from torch import nn
 
-import ampft
-from ampft.ownership import TemporaryFolder
+    import ampft
+    from ampft.ownership import TemporaryFolder
+except ImportError as error:  # a forgotten environment
+    hint = f" ({sys.executable}). Activate the environment of ampft." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 SCALE = 2.0**10  # keeps small gradients from becoming 0 in float16
 
