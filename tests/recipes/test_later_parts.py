@@ -1,11 +1,13 @@
 """A failure after the training costs neither the model nor other parts; a repeat completes it."""
 
-import importlib
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
-from running import CLASSIFY, call_here, rows, succeeded, write_csv
+from planted_run import plant
+from running import CLASSIFY, call, call_here, rows, succeeded, write_csv
 from safetensors.torch import load_file
 
 from ampft.errors import InputError
@@ -48,23 +50,6 @@ def undisturbed(tmp_path_factory, flags) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     succeeded(call_here(CLASSIFY, *flags, "--output_dir", folder))
     return folder
-
-
-def plant(monkeypatch, place: str, error: BaseException) -> None:
-    """Let a function or a method raise, if it is not used before the training has ended."""
-    module, _, path = place.partition(":")
-    holder = importlib.import_module(module)
-    *owner, name = path.split(".")
-    for each in owner:
-        holder = getattr(holder, each)
-    original = getattr(holder, name)
-
-    def fail(*args, **kwargs):
-        if name == "predict" and "test" not in args:
-            return original(*args, **kwargs)
-        raise error
-
-    monkeypatch.setattr(holder, name, fail)
 
 
 def record_of(folder: Path) -> dict:
@@ -111,3 +96,36 @@ def test_a_part_that_fails_costs_nothing_and_is_completed(
     assert not (tmp_path / "run" / "checkpoints").exists()
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert files == {path.name for path in undisturbed.iterdir()}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("rank", "part", "reason"),
+    [
+        (0, "evaluation", "ValueError: planted"),
+        (1, "evaluation", "process 1 failed first: ValueError: planted"),
+        (0, "report", "ValueError: planted"),
+    ],
+)
+def test_a_part_that_fails_in_one_of_two_processes(rank, part, reason, flags, tmp_path):
+    tests = Path(__file__).parents[1]
+    launched = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    paths, folder = f"{tests}:{tests.parent}", tmp_path / "run"
+
+    def train(rank):
+        return call(
+            sys.executable, *launched, tests / "recipes" / "planted_run.py", rank, PLANTED[part],
+            *flags, "--output_dir", folder, PYTHONPATH=paths, CUDA_VISIBLE_DEVICES="",
+        )  # fmt: skip
+
+    done = train(rank)
+    assert done.returncode == 1  # of torchrun, whatever the codes of its processes
+    assert re.search(rf"rank +: {rank} .*\n +exitcode +: {EXIT_CODES[PartsFailed]} ", done.stderr)
+    record = record_of(folder)
+    assert record["status"] == "trained"
+    assert record["parts"][part].startswith(f"failed: {reason}")
+    kept, steps = weights(folder), (folder / "history.jsonl").read_bytes()
+    succeeded(train("none"))
+    assert record_of(folder)["status"] == "finished"
+    assert weights(folder) == kept
+    assert (folder / "history.jsonl").read_bytes() == steps
