@@ -92,8 +92,9 @@ def ranking(
             supports.append(count[truth].sum())
     if not areas:
         return {}
-    if has.shape[1] == 2 and not several:  # of the second of two classes
-        return {"roc_auc": areas[-1], "average_precision": precisions[-1]}
+    if has.shape[1] == 2 and not several:  # of the second of two classes, or of a rare first one
+        chosen = 0 if 3 * count[has[:, 1]].sum() > 2 * count.sum() else -1
+        return {"roc_auc": areas[-1], "average_precision": precisions[chosen]}
     return {
         "macro_roc_auc": float(np.mean(areas)),
         "weighted_roc_auc": float(np.average(areas, weights=supports)),
