@@ -86,7 +86,6 @@ FLAGS: dict[str, Flag] = {
     "pooling": _not("adds a layer; tests/models/test_mean_pooling.py"),
     "head_init": _not("begins at a regression; tests/evaluation/test_probe.py"),
     "probe_scale": _not("as head_init; tests/models/test_mean_pooling.py"),
-    "label_corrections": _not("names a table of corrections; tests/data/test_corrections.py"),
     "lora_r": _not("the start of an adapter is not in the folder; tests/models/test_adapters.py"),
     "lora_alpha": _not("as lora_r"), "lora_dropout": _not("as lora_r"),
     "lora_target_modules": _not("as lora_r"), "merge_lora": _not("as lora_r"),
