@@ -210,20 +210,20 @@ def test_a_flag(capsys):
 
 
 def test_a_data_source(monkeypatch, tmp_path):
-    def read_fasttext(path: Path, *, encoding: str) -> SourceTable:
-        """Read lines such as `__label__good a text`."""
+    def read_tagged(path: Path, *, encoding: str) -> SourceTable:
+        """Read lines such as `good: a text`."""
 
         def read(names):
             for number, line in enumerate(path.read_text(encoding=encoding).splitlines(), start=1):
-                label, text = line.removeprefix("__label__").split(" ", maxsplit=1)
+                label, text = line.split(": ", maxsplit=1)
                 cells = {"text": text, "label": label}
                 yield number, [cells[name] for name in names]
 
         return SourceTable(columns=("text", "label"), read=read, unit="line", origin=str(path))
 
-    monkeypatch.setitem(READERS, ".fasttext", read_fasttext)
-    path = tmp_path / "train.fasttext"
-    path.write_text("".join(f"__label__{'ab'[i % 2]} text {i}\n" for i in range(40)))
+    monkeypatch.setitem(READERS, ".tagged", read_tagged)
+    path = tmp_path / "train.tagged"
+    path.write_text("".join(f"{'ab'[i % 2]}: text {i}\n" for i in range(40)))
     data = load_data(ClassifyArguments(train_file=path))
     assert data.label_names == ("a", "b")
     assert {split: len(part) for split, part in data.splits.items()} == {

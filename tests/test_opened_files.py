@@ -47,7 +47,8 @@ OTHERS = {
         doors/pipeline_answers.py:_picture data/sources/data_sets.py:_configuration
         media/mask_folders.py:_has_boxes media/mask_folders.py:_is_of_labelme
         media/mask_folders.py:_listed checks/hidden_cells.py:_parts
-        checks/other_formats.py:_is_workbook""",
+        checks/other_formats.py:_is_workbook checks/other_formats.py:_is_of_webdataset
+        data/corrections.py:_read data/sources/text_files.py:_order_of_utf16""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
         decision.py:Contract.read tasks/task.py:Task._has_new_head
@@ -116,11 +117,12 @@ OTHERS = {
         data/sources/arrow_rows.py:write_arrow""",
     "whether a file is this program's own, which its token or its content proves": """
         ownership.py:read_token ownership.py:lock_holder_pid ownership.py:_is_unfinished
-        ownership.py:_locked_owner ownership.py:TemporaryFolder.__init__
+        ownership.py:_locked_owner ownership.py:TemporaryFolder.__init__ ownership.py:is_torn_token
         ownership.py:_is_own_page ownership.py:_has_layout runs/manifest.py:_is_history""",
     "of a checkpoint that `verify` has checked, or a part with a hash of its own": """
         engine/checkpoints/store.py:verified_history
         runs/checkpoint_content.py:is_of_earlier_version runs/checkpoint_content.py:restore
+        runs/checkpoint_content.py:restore_training
         runs/checkpoint_content.py:read_saved_state runs/checkpoint_content.py:_header""",
     "the function that compares a file with its hash": "files.py:read_hashed",
     "its values have the hash that the first entry of the ledger states": """

@@ -20,7 +20,7 @@ CANARY = "hf_QqCanaryQqCanaryQqCanaryQqCanary"
 COMMAND = REPOSITORY / "ampft/cli.py"
 # They print constants, or use `printable` themselves.
 PRINTING = {
-    "exit_codes.py", "cli.py", "arguments/help_text.py",
+    "errors.py", "__main__.py", "exit_codes.py", "cli.py", "arguments/help_text.py",
     "commands/installation.py", "export/certificate/measured.py",
 }  # fmt: skip
 
