@@ -29,7 +29,7 @@ from ampft.evaluation.probe import (
     training_features,
     with_probed_head,
 )
-from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN
+from ampft.evaluation.simple_methods import BAG_OF_CHARACTERS, BAG_OF_WORDS, FROZEN
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
 from ampft.models.mean_pooling import MARK
@@ -38,6 +38,7 @@ from ampft.registry import room
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
 from ampft.tasks.tuning import fit_decisions, with_decisions
+from ampft.text.scripts import need_characters
 
 SHARE, LEAST_SECONDS = 0.1, 5.0  # of the training that a method may take, and allowed anyway
 # Seconds per entry and class that regressions took on two cores of a CPU; entries are those of the
@@ -47,11 +48,12 @@ SECONDS_PER_WORD, SECONDS_PER_FEATURE = 2e-6, 3e-8
 INVERSE_REGULARISATION = 10.0
 # Of ridge regression on rows of unit length, among which folds choose.
 RIDGE_STRENGTHS, RIDGE_FOLDS = (0.01, 0.1, 1.0, 10.0), 3
+CHARACTERS = (1, 3)  # least and most in a term
 Check = Callable[[float], None]
 
 
 def bag_of_words_baseline(task: Task, split: str, check: Check = lambda seconds: None) -> Outcome:
-    """Fit TF-IDF (words and pairs of words, logarithmic counts) with logistic or ridge regression.
+    """Fit TF-IDF with logistic or ridge regression, see `term_weights`.
 
     It is fitted on the training split. The two texts of a pair are joined. With several labels per
     text, one regression is fitted per label.
@@ -106,7 +108,7 @@ def bag_of_words_model(
     Raises:
         InputError: The texts contain no words.
     """
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    vectorizer = term_weights(texts)
     try:
         words = vectorizer.fit_transform(texts)
     except ValueError as error:
@@ -114,6 +116,17 @@ def bag_of_words_model(
     check(SECONDS_PER_WORD * words.nnz * classes)
     predict = regression(words, targets, classes, weights, class_weights)
     return lambda new: predict(vectorizer.transform(new))
+
+
+def term_weights(texts: Sequence[str]) -> TfidfVectorizer:
+    """Return TF-IDF with logarithmic counts: of words and pairs of words, or of characters.
+
+    Where a tenth of the texts has no spaces between words, as Chinese and Thai, the terms are one
+    to three characters.
+    """
+    if need_characters(texts):
+        return TfidfVectorizer(analyzer="char", ngram_range=CHARACTERS, sublinear_tf=True)
+    return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
 
 
 def regression(
@@ -329,7 +342,9 @@ def baselines(
     if not isinstance(outcome, PredictedMasks):
         methods[FROZEN] = lambda: _decided(task, split, frozen)
     if task.row.kind.has_texts:
-        methods[BAG_OF_WORDS] = lambda: _decided(task, split, words)
+        texts = joined_texts(task.data, "train")
+        name = BAG_OF_CHARACTERS if need_characters(texts) else BAG_OF_WORDS
+        methods[name] = lambda: _decided(task, split, words)
     return methods
 
 

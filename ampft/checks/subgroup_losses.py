@@ -20,6 +20,7 @@ from ampft.comparison.statistics.power import power
 from ampft.comparison.statistics.verdict import holm
 from ampft.data.splits import Groups, normalized_text
 from ampft.metrics.sums import ACCURACY, MACRO_F1, CaseSums, single_label_sums
+from ampft.text.scripts import need_characters, words_or_characters
 
 ALPHA = 0.05  # of all intervals together
 MIN_EXAMPLES = 20  # of a subgroup; smaller ones are too uncertain to be worth a comparison
@@ -142,20 +143,21 @@ def _subgroups(cases: Cases) -> Iterator[_Subgroup]:
     if not cases.inputs.has_words or len(truth) > MAX_TEXTS:
         return
     texts = cases.inputs.read(range(len(truth)))
-    words = [normalized_text(texts[row]).split() for row in range(len(truth))]
+    words = [words_or_characters(normalized_text(texts[row])) for row in range(len(truth))]
+    unit = "characters" if need_characters(texts.values()) else "words"
     if not any(len(each) > 1 for each in words):
         return
-    yield from _by_length(np.array([len(each) for each in words]))
+    yield from _by_length(np.array([len(each) for each in words]), unit)
     yield from _by_word(words)
 
 
-def _by_length(lengths: npt.NDArray[np.intp]) -> Iterator[_Subgroup]:
+def _by_length(lengths: npt.NDArray[np.intp], unit: str) -> Iterator[_Subgroup]:
     limits = np.unique(np.quantile(lengths, np.linspace(0, 1, LENGTHS + 1), method="lower"))
     for low, high in itertools.pairwise(limits.tolist()):
         first = low if low == limits[0] else low + 1
         name = f"{first}" if first == high else f"{first} to {high}"
         rows = np.flatnonzero((lengths >= first) & (lengths <= high))
-        yield _Subgroup("length", f"{name} words", rows)
+        yield _Subgroup("length", f"{name} {unit}", rows)
 
 
 def _by_word(words: Sequence[Sequence[str]]) -> Iterator[_Subgroup]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.errors import InputError
+from ampft.text.scripts import without_script_spaces
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -497,10 +498,11 @@ def normalized_value(value: Any) -> Any:
 def normalized_text(text: str) -> str:
     """Return a text without differences in case, punctuation, white space and Unicode form.
 
-    A text that consists only of punctuation is returned unchanged.
+    Scripts without spaces between words, such as Chinese, keep none. A text that consists
+    only of punctuation is returned unchanged.
     """
     words = unicodedata.normalize("NFKC", text).casefold().translate(_WITHOUT_PUNCTUATION).split()
-    return " ".join(words) or text
+    return without_script_spaces(" ".join(words)) or text
 
 
 def without_invisible(text: str) -> str:

@@ -11,6 +11,7 @@ from ampft.text.numbers import or_dash
 from ampft.text.page import Table
 
 FROZEN, BAG_OF_WORDS = "frozen encoder + regression", "TF-IDF + regression"
+BAG_OF_CHARACTERS = "TF-IDF of characters + regression"  # of scripts without spaces
 FREQUENCIES, FINE_TUNED = "class frequencies", "fine-tuned model"
 MEAN_LABEL = "mean of the labels"
 CONSTANTS = (FREQUENCIES, MEAN_LABEL)

@@ -23,6 +23,7 @@ from ampft.errors import InputError
 from ampft.kinds.input_settings import InputSettings
 from ampft.kinds.logits import model_inputs
 from ampft.kinds.token_tables import check_end_tokens, embedding_size, refused_tokens, unknown_token
+from ampft.kinds.unfit_tokens import MOST_ROWS, unfit_token_notes
 from ampft.kinds.windows import (
     EXAMPLE,
     LENGTH,
@@ -308,10 +309,14 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
         if truncated := int((whole > lengths).sum()):
             share = f"{truncated} of {len(lengths)} texts ({truncated / len(lengths):.1%})"
             notes.append(f"{name}: {share} truncated to {max_length} tokens")
+        if name == "train":
+            texts = [split[:MOST_ROWS][column] for column in data.input_columns]
+            read_tokens = rows[:MOST_ROWS]["input_ids"]
+            advice += unfit_token_notes(texts, read_tokens, whole, tokenizer)
         if name == "train" and truncated >= MANY_TRUNCATED * len(lengths):
             longer = max_input_length(int(whole.max()), tokenizer, config)
             can_split = _can_split(data, tokenizer)
-            advice = [_advice_on_long_texts(whole, max_length, longer, tokenizer, can_split)]
+            advice += [_advice_on_long_texts(whole, max_length, longer, tokenizer, can_split)]
         tokens[name] = TextExamples(rows, lengths, collator)
     notes += advice
     if stride is not None:
