@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ampft.arguments.flags import parse_duration
@@ -20,6 +22,7 @@ from ampft.tasks.task_settings import TaskSettings
 
 if TYPE_CHECKING:
     from ampft.data.model_labels import ModelLabels
+    from ampft.decision import Contract
     from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
 
 _batch = partial(flag, group=BATCH)
@@ -47,6 +50,12 @@ OF_TRAINING = (
     *("early_stopping_patience", "baseline", "checkpointing_steps", "checkpoint_total_limit"),
     *("async_checkpoints", "allow_topology_change", "folds", "fold", "leave_out_test"),
     "test_fraction",
+)
+
+# Settings that say how a run reads its data. A run that only evaluates it has the same.
+OF_READING = (
+    *("max_seq_length", "long_text", "stride", "pad_to_multiple_of", "feature_columns"),
+    *("text_column_delimiter", "label_separator", "text_units", "image_size", "ignore_index"),
 )
 
 # Defaults that the built-in data sets override.
@@ -433,6 +442,54 @@ class ClassifyArguments(
         config = load_config(self.model_path, trust_remote_code=self.trust_remote_code)
         names = tuple(config.id2label[index] for index in sorted(config.id2label))
         return ModelLabels(names, f"{MODEL_NAME_FLAG} {self.model_name_or_path}")
+
+    @property
+    def _trained(self) -> tuple[Contract | None, dict[str, Any]]:
+        """The contract of the model of a run without training, and the arguments of its training.
+
+        They are None and empty if the model is none that a run saved.
+        """
+        from ampft.decision import Contract
+
+        folder = Path(self.model_name_or_path or "")
+        if not self.evaluated or self.model_name_or_path is None:
+            return None, {}
+        try:
+            contract = Contract.read(folder)
+            record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            return contract, dict(record["arguments"])
+        except (OSError, ValueError, KeyError, TypeError):  # `load_task` says which is damaged
+            return None, {}
+
+    def settings_of_model(self, given: Collection[str]) -> dict[str, Any]:
+        """Return the task of the model of a run without training, and how it reads its data.
+
+        Args:
+            given: Names of the settings that the user set, which stay as they are.
+        """
+        contract, arguments = self._trained
+        if contract is None:
+            return {}
+        settings = {name: arguments[name] for name in OF_READING if name in arguments}
+        settings["task"] = contract.task
+        if (read := contract.tokenization) is not None:
+            settings |= {"max_seq_length": read.max_length, "stride": read.stride}
+        if not {"long_text", "stride"}.isdisjoint(given):
+            given = {*given, "long_text", "stride"}
+        return {name: value for name, value in settings.items() if name not in given}
+
+    @property
+    def model_columns(self) -> dict[str, str]:
+        contract, arguments = self._trained
+        if contract is None:
+            return {}
+        texts = arguments.get("text_column_names")
+        if TASKS[contract.task].kind.name == "text":
+            texts = ",".join(contract.input_columns)
+        names = {"text_column_names": texts}
+        for name in ("label_column_name", "image_column_name", "audio_column_name"):
+            names[name] = arguments.get(name)
+        return {name: value for name, value in names.items() if value is not None}
 
     def without_training(self, given: Collection[str]) -> tuple[ClassifyArguments, list[str]]:
         """Return the settings of a run that only evaluates, and those of training among the given.

@@ -121,7 +121,8 @@ def complete_arguments(
     """
     if arguments.evaluated and arguments.train_file is None:
         arguments = _with_rows_for_chance(arguments)
-    name, task = arguments.dataset_name, arguments.task
+    of_model = arguments.settings_of_model(given)
+    name, task = arguments.dataset_name, of_model.get("task", arguments.task)
     if name is None and arguments.train_file is None and not in_memory:
         about = [f"--{flag}" for flag in (*OF_OWN_DATA, *OF_IMAGES_AND_SOUNDS) if flag in given]
         if arguments.dataset_config_name not in (None, *CONFIGURATIONS):
@@ -146,6 +147,7 @@ def complete_arguments(
     arguments = dataclasses.replace(arguments, dataset_name=name, **defaults)
     if arguments.evaluated:
         arguments, unused = arguments.without_training(given)
+        arguments = dataclasses.replace(arguments, **of_model)
         if unused:
             flags = ", ".join(f"--{flag}" for flag in unused)
             print_once([labelled("unused", f"{flags}: nothing is trained")])

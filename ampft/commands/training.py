@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 
 from ampft.arguments.classify import ClassifyArguments
@@ -22,9 +23,18 @@ def train(line: CommandLine[ClassifyArguments]) -> None:
     from ampft.runs.run_text import next_step_line
     from ampft.runs.train import train as train_run
 
-    run = train_run(arguments)
-    if run.folder is not None:
-        print_line(next_step_line(run.folder.path))
+    unlabelled = None
+    if arguments.evaluated:
+        from ampft.runs.unlabelled_rows import find_unlabelled_rows
+
+        unlabelled = find_unlabelled_rows(arguments)
+    remaining = arguments if unlabelled is None else unlabelled.remaining
+    run = None if remaining is None else train_run(remaining)
+    folder = None if run is None or run.folder is None else run.folder.path
+    if folder is not None:
+        print_line(next_step_line(folder))
+    if unlabelled is not None and os.environ.get("RANK", "0") == "0":
+        unlabelled.predict(folder)
 
 
 @dataclass(frozen=True)

@@ -254,6 +254,11 @@ class DataRequest(HubSettings):
         return None
 
     @property
+    def model_columns(self) -> dict[str, str]:
+        """Columns that the model of a run without training was trained on, by their setting."""
+        return {}
+
+    @property
     def text_columns(self) -> tuple[str, ...] | None:
         """One text column, or two for pairs; None looks for usual names."""
         return split_names(self.text_column_names)

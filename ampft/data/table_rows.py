@@ -6,9 +6,11 @@ A file shows by the cells of its first rows what its columns hold, and a data se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from datasets import Audio, Dataset, Image, Value
 
@@ -37,6 +39,7 @@ from ampft.data.sources.arrow_rows import read_rows
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
 from ampft.data.sources.folders import TEXT, folder_kind
 from ampft.data.sources.source_table import SAMPLE_ROWS, SourceTable, described_columns
+from ampft.data.splits import UNLABELLED_ROWS
 from ampft.decision import JOIN, template
 from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.flag import split_names
@@ -69,8 +72,14 @@ def read_tables(
     if request.number_labels:
         refuse_unused_options(request, ("ignore_label",), "labels that are numbers")
     train = tables["train"]
+    request = _with_model_columns(request, train[0].columns)
     train[0] = rename_columns(train[0], _expected_names(train[0].columns, request))
-    columns, choice_notes = _choose_columns(train[0], request)
+    try:
+        columns, choice_notes = _choose_columns(train[0], request)
+    except InputError as error:
+        if request.evaluated != ("test",):
+            raise
+        raise InputError(f"{error} {UNLABELLED_ROWS}") from error
     rows, empty, unlabelled = {}, [], []
     for split, parts in tables.items():
         sources = columns.of_table(parts[0].columns).sources
@@ -97,6 +106,17 @@ def read_tables(
         counts += [f"{name}: no rows of this file are used." for name in empty]
     read = [note for parts in tables.values() for table in parts for note in table.notes]
     return rows, columns, [*notes, *counts, *read, *choice_notes, *unlabelled]
+
+
+def _with_model_columns(request: DataRequest, available: Sequence[str]) -> DataRequest:
+    """Return a request for the columns of the training of its model, if the table has them."""
+    named: dict[str, Any] = {}
+    for setting, names in request.model_columns.items():
+        columns = split_names(names) or ()
+        sources = InputColumns.of(columns, available).sources
+        if getattr(request, setting) is None and {*sources} <= {*available}:
+            named[setting] = names
+    return replace(request, **named)
 
 
 def _expected_names(columns: Sequence[str], request: DataRequest) -> tuple[str, ...]:

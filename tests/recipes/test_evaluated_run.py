@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
@@ -267,27 +268,104 @@ def test_held_out_rows_if_they_were_asked_for(run, files, tmp_path):
     assert record_of(out)["data"]["examples"] == {"train": 105, "validation": 20}
 
 
-def test_test_rows_without_labels_are_left_to_predict(run, files, tmp_path):
-    texts, _ = sentences(files / "test.csv")
-    file = tmp_path / "unlabelled.csv"
-    file.write_text("text\n" + "\n".join(texts) + "\n")
-    words = ("--validation_file", files / "validation.csv", "--test_file", file)
-    done = succeeded(evaluate(run.folder, tmp_path / "out", *words, "--do_eval", "--do_predict"))
-    assert "ampft predict --model FOLDER FILE" in " ".join(done.stdout.split())
-    record = record_of(tmp_path / "out")
-    assert (record["metrics"]["split"], record["validations"]) == ("validation", [])
-    alone = evaluate(
-        run.folder,
-        tmp_path / "other",
-        "--train_file",
-        files / "train.csv",
-        "--test_file",
-        file,
-        "--do_predict",
+def without_labels(file: Path, target: Path, case: str) -> Path:
+    """Write a test file without labels: in no row, in some, or with the mark of GLUE."""
+    texts, labels = sentences(file)
+    if case == "no column":
+        target.write_text("text\n" + "\n".join(texts) + "\n")
+        return target
+    new = [("-1" if case == "mark" else "") if i % 3 else x for i, x in enumerate(labels)]
+    rows = zip(texts, new, strict=True)
+    target.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    return target
+
+
+@pytest.mark.parametrize("case", ["no column", "some empty", "mark"])
+def test_test_rows_without_labels_are_predicted(case, run, files, tmp_path):
+    out, file = tmp_path / "out", without_labels(files / "test.csv", tmp_path / "u.csv", case)
+    done = succeeded(evaluate(run.folder, out, "--test_file", file, "--do_predict"))
+    assert "so all rows are predicted" in " ".join(done.stdout.split())
+    assert file_names(out) == ["test_predictions.parquet"]
+    table = pq.read_table(out / "test_predictions.parquet").to_pydict()
+    assert table["prediction"] == run.predictions["prediction"]
+    assert table["text"] == sentences(files / "test.csv")[0]
+    again = ("--test_file", file, "--do_predict", "--overwrite_output_dir")
+    succeeded(evaluate(run.folder, out, *again))
+    refused = evaluate(
+        run.folder, run.folder.parent / "none", *again[:3], "--max_predict_samples=3"
     )
-    assert alone.returncode == 2
-    assert "ampft predict --model FOLDER FILE" in " ".join(alone.stderr.split())
-    assert not (tmp_path / "other").exists()
+    assert refused.returncode == 2
+    assert "Remove the flag" in refused.stderr
+
+
+@pytest.mark.parametrize("case", ["no column", "some empty"])
+def test_validation_rows_beside_test_rows_without_labels(case, run, files, tmp_path):
+    out, file = tmp_path / "out", without_labels(files / "test.csv", tmp_path / "u.csv", case)
+    words = ("--validation_file", files / "validation.csv", "--test_file", file)
+    words = (*words, "--do_eval", "--do_predict")
+    succeeded(evaluate(run.folder, out, *words))
+    succeeded(evaluate(run.folder, out, *words, "--overwrite_output_dir"))
+    record = record_of(out)
+    assert (record["metrics"]["split"], record["validations"]) == ("validation", [])
+    table = pq.read_table(out / "test_predictions.parquet").to_pydict()
+    assert table["prediction"] == run.predictions["prediction"]
+
+
+def test_labelled_test_rows_are_reported_on(run, files, tmp_path):
+    out = tmp_path / "out"
+    succeeded(evaluate(run.folder, out, "--test_file", files / "test.csv", "--do_predict"))
+    assert not (out / "test_predictions.parquet").exists()
+    assert record_of(out)["metrics"] == run.record["metrics"]
+
+
+def test_a_recipe_names_the_command_for_rows_without_labels(run, files, tmp_path):
+    out, file = (
+        tmp_path / "out",
+        without_labels(files / "test.csv", tmp_path / "u.csv", "no column"),
+    )
+    words = ("--model_name_or_path", run.folder, "--test_file", file, "--do_predict")
+    done = call_here(CLASSIFY, *words, "--output_dir", out, "--use_cpu")
+    assert done.returncode == 2
+    assert "ampft predict --model FOLDER FILE" in " ".join(done.stderr.split())
+    assert not out.exists()
+
+
+def with_more_columns(files: Path, folder: Path) -> Path:
+    """Write the files with a text of two columns, a number, and misleading usual names."""
+    folder.mkdir()
+    for name in ("train", "validation", "test"):
+        texts, labels = sentences(files / f"{name}.csv")
+        lines = [
+            f"{text.split()[0]},{' '.join(text.split()[1:])},a red,{row % 5},{row % 2},{label}\n"
+            for row, (text, label) in enumerate(zip(texts, labels, strict=True))
+        ]
+        (folder / f"{name}.csv").write_text("title,body,text,age,label,kind\n" + "".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--max_seq_length", "4"],
+        ["--max_seq_length", "5", "--long_text", "windows", "--stride", "1"],
+        ["--pooling", "mean", "--max_seq_length", "4"],
+        [*("--text_column_names", "title+body", "--text_column_delimiter", " of ")],
+        [*("--text_column_names", "title,body", "--max_seq_length", "6")],
+        [*("--text_column_names", "body", "--feature_columns", "age")],
+    ],
+    ids=["length", "windows", "pooling", "delimiter", "pair", "features"],
+)
+def test_texts_are_read_as_in_the_training(words, files, tiny_model, tmp_path):
+    if "--text_column_names" in words:
+        files = with_more_columns(files, tmp_path / "files")
+        words = [*words, "--label_column_name", "kind"]
+    start, out = tmp_path / "run", tmp_path / "out"
+    settings = (*text_settings(files, tiny_model, start), "--max_train_steps", 3, "--no-baseline")
+    succeeded(call_here(CLASSIFY, *settings, *words))
+    data = ("--validation_file", files / "validation.csv", "--test_file", files / "test.csv")
+    succeeded(evaluate(start, out, *data, "--do_eval", "--do_predict"))
+    assert record_of(out)["metrics"] == record_of(start)["metrics"]
+    assert (out / "decision.json").read_text() == (start / "decision.json").read_text()
 
 
 def test_training_flags_of_both_kinds_train(files, tiny_model, tmp_path):

@@ -1,0 +1,138 @@
+"""Test rows without labels in a command that only evaluates: they are predicted, without a report.
+
+A run reports on its test rows, so it needs their labels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ampft.arguments import ClassifyArguments
+from ampft.data.row_labels import NO_LABEL, UNLABELLED
+from ampft.data.sources.file_names import named_files
+from ampft.decision import CONTRACT_NAME
+from ampft.errors import InputError
+from ampft.kinds.prediction import InputRows, PredictRequest
+from ampft.precision.resolve import requested_mode
+from ampft.runs.predict import checked_rows, load_run_classifier, predict_file
+from ampft.runs.run_text import task_row
+from ampft.text.numbers import counted
+from ampft.text.terminal import labelled, print_line
+
+PREDICTIONS = "test_predictions.parquet"  # without "test_", it has the rows of the report
+
+
+@dataclass(frozen=True)
+class UnlabelledRows:
+    """A test file that has rows without labels."""
+
+    file: Path
+    number: int | None  # Number of rows without a label; None if there is no column of labels.
+    args: ClassifyArguments  # Settings of the command.
+
+    @property
+    def remaining(self) -> ClassifyArguments | None:
+        """Settings of what is left to evaluate; None if nothing is."""
+        if "validation" not in self.args.evaluated:
+            return None
+        train = self.args.train_file
+        return replace(
+            self.args,
+            evaluate_only="validation",
+            test_file=None,
+            train_file=self.args.validation_file if train == self.args.test_file else train,
+        )
+
+    def predict(self, folder: Path | None) -> None:
+        """Write the predictions of all rows.
+
+        Args:
+            folder: Folder of the report on the validation rows; None if there is none.
+
+        Raises:
+            InputError: The rows or the output cannot be used.
+        """
+        args, model = self.args, str(self.args.model_name_or_path)
+        output = Path(str(args.output_dir)) if folder is None else folder
+        target = output / PREDICTIONS
+        output.mkdir(parents=True, exist_ok=True)
+        if args.overwrite_output_dir:
+            target.unlink(missing_ok=True)
+        print_line(labelled("test", self._line()))
+        predict_file(model, replace(_request(args, self.file), output_file=str(target)))
+
+    def _line(self) -> str:
+        if self.number is None:
+            return f"{self.file} has no labels, so all rows are predicted without a report"
+        lacking = f"{self.file} lacks a label in {counted(self.number, 'row')}"
+        return f"{lacking}, so all rows are predicted, and no report of a run has them"
+
+
+def find_unlabelled_rows(args: ClassifyArguments) -> UnlabelledRows | None:
+    """Return the test file if a run without training lacks labels there; None if it has them all.
+
+    Raises:
+        InputError: They would be predicted, and the model, a row or the output cannot be used.
+    """
+    model = Path(args.model_name_or_path or "")
+    if "test" not in args.evaluated or args.test_file is None:
+        return None
+    files = named_files(args.test_file, "--test_file")
+    if len(files) != 1 or not (model / CONTRACT_NAME).is_file():
+        return None
+    saved = load_run_classifier(model)
+    if task_row(saved.record).kind.name not in ("text", "token"):
+        return None
+    try:
+        rows = checked_rows(_request(args, files[0]), saved)
+        names = saved.record.label_names
+        number = None if rows.labels is None else _without_label(rows, names)
+    except InputError:  # the evaluation says what is wrong, in the words of its flags
+        return None
+    if number == 0:
+        return None
+    found = UnlabelledRows(files[0], number, args)
+    if args.max_predict_samples is not None:
+        raise InputError(
+            f"--max_predict_samples {args.max_predict_samples}: {files[0]} has rows without "
+            "labels, and all of its rows are predicted. Remove the flag."
+        )
+    if found.remaining is None:
+        output = args.output_dir
+        if output is None:
+            raise InputError(
+                f"--output_dir: {files[0]} has rows without labels, and there is no folder for "
+                "their predictions. Choose one."
+            )
+        if (Path(output) / "run.json").exists():
+            raise InputError(
+                f"--output_dir {output}: this folder holds a run, which predictions without a "
+                "report do not replace. Choose another folder."
+            )
+    return found
+
+
+def _request(args: ClassifyArguments, file: Path) -> PredictRequest:
+    return PredictRequest(
+        files=(str(file),),
+        text_column_names=args.text_column_names,
+        label_column_name=None,  # the one of the training, or a usual one
+        batch_size=args.per_device_eval_batch_size,
+        mixed_precision=requested_mode(args.mixed_precision, os.environ),
+        encoding=args.encoding,
+        sheet_name=args.sheet_name,
+    )
+
+
+def _without_label(rows: InputRows, label_names: Sequence[str]) -> int:
+    """Return the number of rows without a label, or with one that stands for none."""
+    assert rows.labels is not None, "the rows have a column of labels"
+    none = {(str(code),) for code in (NO_LABEL, UNLABELLED) if str(code) not in label_names}
+    if getattr(rows.labels, "numbers", False):
+        none = set()
+    cells = rows.table.read(rows.labels.columns)
+    parsed = (rows.labels.parse(values, rows.place(number)) for number, values in cells)
+    return sum(labels is None or labels in none for labels in parsed)
