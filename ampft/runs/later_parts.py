@@ -8,7 +8,7 @@ as the evaluation. A repeat of the command continues from that checkpoint and tr
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +71,17 @@ class LaterParts:
     def skip(self, name: str) -> None:
         """Note that a part is not wanted."""
         self.status[name] = NOT_WANTED
+
+    def add_failures(self, of_processes: Sequence[Mapping[str, str]]) -> None:
+        """Note the parts that failed in other processes.
+
+        Args:
+            of_processes: `failed` of each process.
+        """
+        for process, failed in enumerate(of_processes):
+            for name, reason in failed.items():
+                if name not in self.failed:
+                    self.status[name] = f"{_FAILED}{OF_OTHER}{process}: {reason}"
 
     def fail_current(self, reason: str) -> None:
         """Note why the run ended in the part that began last.

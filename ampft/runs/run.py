@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from ampft.data.splits import Groups, dependent_groups
@@ -129,6 +130,8 @@ class Run(Loop[Prepared]):
         for feature in self.state.features:
             with parts.part(feature.name if feature.name in PARTS else EVALUATION):
                 feature.end(self.state.history.steps, evaluated.outcome)
+        if self.prepared.accelerator.num_processes > 1:
+            parts.add_failures(gather_object([parts.failed]))
         with parts.part(TRACKERS):
             end_training(self.prepared.accelerator)
         if self.folder is None:

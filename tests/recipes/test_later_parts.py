@@ -100,14 +100,15 @@ def test_a_part_that_fails_costs_nothing_and_is_completed(
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("rank", "part", "reason"),
+    ("rank", "part", "reason", "ends"),
     [
-        (0, "evaluation", "ValueError: planted"),
-        (1, "evaluation", "process 1 failed first: ValueError: planted"),
-        (0, "report", "ValueError: planted"),
+        (0, "evaluation", "ValueError: planted", 0),
+        (1, "evaluation", "process 1 failed first: ValueError: planted", 1),
+        (1, "trackers", "process 1: ValueError: planted", 0),
+        (0, "report", "ValueError: planted", 0),
     ],
 )
-def test_a_part_that_fails_in_one_of_two_processes(rank, part, reason, flags, tmp_path):
+def test_a_part_that_fails_in_one_of_two_processes(rank, part, reason, ends, flags, tmp_path):
     tests = Path(__file__).parents[1]
     launched = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     paths, folder = f"{tests}:{tests.parent}", tmp_path / "run"
@@ -120,7 +121,7 @@ def test_a_part_that_fails_in_one_of_two_processes(rank, part, reason, flags, tm
 
     done = train(rank)
     assert done.returncode == 1  # of torchrun, whatever the codes of its processes
-    assert re.search(rf"rank +: {rank} .*\n +exitcode +: {EXIT_CODES[PartsFailed]} ", done.stderr)
+    assert re.search(rf"rank +: {ends} .*\n +exitcode +: {EXIT_CODES[PartsFailed]} ", done.stderr)
     record = record_of(folder)
     assert record["status"] == "trained"
     assert record["parts"][part].startswith(f"failed: {reason}")
