@@ -93,10 +93,7 @@ def finetune(
         if of_trainer:
             raise InputError("\n".join(of_trainer))
         if training_arguments is not None:
-            # These are for scripts: the Trainer itself does not read them.
-            of_scripts = {"do_train", "do_eval", "do_predict"}
-            fields = settings_of(training_arguments).items()
-            settings = {**{n: v for n, v in fields if n not in of_scripts}, **settings}
+            settings = {**settings_of(training_arguments), **settings}
         data, named = data_settings(settings, train=train, validation=validation, test=test)
         if precision is not None:
             if "mixed_precision" in settings:

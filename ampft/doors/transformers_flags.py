@@ -278,6 +278,10 @@ def _words_of(settings: Mapping[str, Any]) -> list[str]:
     return words
 
 
+# Fields of a `TrainingArguments` that only scripts read, not the Trainer.
+OF_SCRIPTS = ("do_train", "do_eval", "do_predict")
+
+
 def settings_of(training_arguments: Any) -> dict[str, Any]:
     """Return what a `TrainingArguments` sets to other values than its defaults, by name.
 
@@ -300,7 +304,7 @@ def settings_of(training_arguments: Any) -> dict[str, Any]:
     if training_arguments.optim != "adafactor":  # whose rate is relative to the weights here
         kept.add("learning_rate")
     found = {}
-    for name in names:
+    for name in (name for name in names if name not in OF_SCRIPTS):
         value = getattr(training_arguments, name)
         if value is not None and (value != getattr(plain, name) or name in kept):
             found[name] = value.value if isinstance(value, Enum) else value

@@ -181,6 +181,11 @@ def train(flags: list[str], folder: Path, model: Path, output_dir: Path | None =
     settings = {**SMALL, "model_name_or_path": "erfnet" if "pixels" in flags else model}
     if "--do_eval" in flags and "--do_train" not in flags:  # evaluates what is trained already
         settings["model_name_or_path"] = folder / "runs" / "trained"
+    if "--label_corrections" in flags:
+        table = folder / flags[flags.index("--label_corrections") + 1]
+        table.parent.mkdir(parents=True, exist_ok=True)
+        (text, label), (_, other) = rows(150, seed=0)[:2]
+        write_csv(table, [(label, other, text)], ("label", "corrected", "text"))
     if not {"photos", "clips/sounds.csv"}.isdisjoint(flags):
         del settings["model_name_or_path"]  # images and sounds have small default models
     settings |= {"output_dir": output_dir} if output_dir else {}

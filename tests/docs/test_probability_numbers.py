@@ -41,15 +41,28 @@ def test_the_table_of_promises(error, model):
     assert f"| {error:g} | {model} | {' | '.join(cells)} |" in PAGE
 
 
+def coverage(*names, decided):
+    """Return the least and the largest coverage of intervals of these names, in percent."""
+    shares = [
+        share
+        for setting, row in STORED["coverage"].items()
+        for name, share in row.items()
+        if name in names and setting.startswith("decided") == decided
+    ]
+    return f"{100 * min(shares):.0f} to {100 * max(shares):.0f} %"
+
+
 def test_the_coverage_of_the_intervals():
-    for is_error, words in ((False, "in {} to {} % of the"), (True, "error in {} to {} %.")):
-        found = [
-            share
-            for of_model in STORED["coverage"].values()
-            for name, share in of_model.items()
-            if name.endswith("calibration_error") == is_error
-        ]
-        assert words.format(*(f"{100 * end:.0f}" for end in (min(found), max(found)))) in PAGE
+    losses = coverage("log_loss", "brier", decided=False)
+    assert f"in {losses} of the" in PAGE
+    assert f"error in {coverage('expected_calibration_error', decided=False)}." in PAGE
+    shares = [f"{100 * share:.0f}" for share in STORED["shares"].values()]
+    assert f"in {min(shares)} to {max(shares)} %" in PAGE
+    worst = min((row["f1"], name) for name, row in STORED["coverage"].items() if "f1" in row)
+    others = [row["f1"] for name, row in STORED["coverage"].items() if "f1" in row]
+    assert f"F1 in {100 * sorted(others)[1]:.0f} % or more" in PAGE
+    assert worst[1].endswith("rows of a group 5")
+    assert f"only {100 * worst[0]:.0f} %" in PAGE
 
 
 def test_the_fewest_rows():

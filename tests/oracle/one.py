@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -50,6 +51,8 @@ def run_case(case: Case, folder: Path) -> Result:
 
 def warm(folder: Path) -> None:
     """Run a few cases in this process, so that copies of it have imported and cached everything."""
+    # A tokenizer that has started threads waits for them for ever in a copy of its process.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for number, case in enumerate(WARMING):
         in_this_process(case, folder / str(number))
 
