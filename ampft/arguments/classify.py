@@ -39,8 +39,8 @@ ADAMW, ADAFACTOR, *_ = OPTIMIZERS = ("adamw_torch", "adafactor", "muon", "adamw_
 EPOCHS, MOST_EPOCHS, LEAST_STEPS = 3, 16, 250  # of a training whose length is not set
 TWO_CLASSES_SHARE = 0.5  # of the last two, where the head of two classes begins at a probe
 
-# Settings without an effect where nothing is trained, besides those of the optimizer and of the
-# trained part.
+# Settings that have no effect without training. The settings of the optimizer and of the trained
+# part are added to them.
 OF_TRAINING = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "auto_micro_batch"),
     *("gradient_checkpointing", "check_precision", "inspect_data", "watch", "history_csv"),
@@ -492,7 +492,7 @@ class ClassifyArguments(
         return {name: value for name, value in names.items() if value is not None}
 
     def without_training(self, given: Collection[str]) -> tuple[ClassifyArguments, list[str]]:
-        """Return the settings of a run that only evaluates, and those of training among the given.
+        """Return the settings of a run that only evaluates, and the given settings of training.
 
         Args:
             given: Names of the settings that the user set.

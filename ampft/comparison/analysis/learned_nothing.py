@@ -31,8 +31,8 @@ def result_of_gate(
     """Return a difference without its verdict if a side has a model that learned nothing.
 
     Two models that learned nothing are alike, but equivalent to nothing of use. Of finished models,
-    one that learned nothing may still be worse. Trainings of which some learned nothing have no
-    verdict, because their effects are no sample of one distribution.
+    one that learned nothing may still be worse. If some trainings learned nothing, there is no
+    verdict, because the effects are not a sample of one distribution.
 
     Args:
         difference: The difference with its verdict.
@@ -48,7 +48,7 @@ def result_of_gate(
 def signs_of_no_learning(
     predictions: RunPredictions, *, reads_labels: bool = True
 ) -> tuple[str, ...]:
-    """Return why predictions look like those of a model that learned nothing; empty for others.
+    """Return why a model seems to have learned nothing; empty if it does not seem so.
 
     A run records more signs than predictions have, see `ampft.evaluation.sanity`.
 
