@@ -251,7 +251,7 @@ def frozen_features(
 ) -> npt.NDArray[np.float32]:
     """Return features of all training rows, or words, of the model before fine-tuning, (n, H).
 
-    `frozen_encoder_baseline` uses the same features, scaled to unit length.
+    These are the features of `frozen_encoder_baseline`, scaled to unit length.
 
     Args:
         seed: Seed of the parameters that are drawn at random.
