@@ -33,6 +33,8 @@ from .engine.step import shared_autocast_cache as shared_autocast_cache
 from .engine.step import synchronized_last as synchronized_last
 from .engine.threads import restore_cpu_threads as restore_cpu_threads
 from .errors import InputError as InputError
+from .errors import PartsFailed as PartsFailed
+from .errors import Preempted as Preempted
 from .errors import TrainingStopped as TrainingStopped
 from .evaluation.evaluate import evaluate as evaluate
 from .exit_codes import run_main as run_main

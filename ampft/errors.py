@@ -22,7 +22,12 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         """Return the message, without the numbers that the system gives its errors."""
-        return _ERRNO.sub("", super().__str__())
+        return without_error_numbers(super().__str__())
+
+
+def without_error_numbers(text: str) -> str:
+    """Return a message without the numbers that the system gives its errors."""
+    return _ERRNO.sub("", text)
 
 
 class TrainingStopped(Exception):

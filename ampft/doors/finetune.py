@@ -77,6 +77,8 @@ def finetune(
     Raises:
         InputError: The data or a setting must be corrected. Nothing has been written.
         TrainingStopped: The training diverged; its folder is kept.
+        PartsFailed: The model is trained and saved, but something after the training failed. With
+            an `output_dir`, the same call does what is missing.
         Preempted: It was interrupted; the message says how to continue.
     """
     with messages_for_python(), hearing(("SIGINT",)):

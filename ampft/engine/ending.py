@@ -34,6 +34,10 @@ STOPPING = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 SIGNALS = tuple(int(getattr(signal, name)) for name in STOPPING if hasattr(signal, name))
 
 
+# Exit codes after a signal, as shells count, and their signals.
+_LEFT_BY = {128 + each: each.name for each in signal.Signals if each.name in (*STOPPING, "SIGHUP")}
+
+
 class StopRequested(Exception):
     """A process received a signal that asks it to stop; raised in all processes together."""
 
@@ -254,6 +258,10 @@ def raise_failure_of_other(error: BaseException, reason: str) -> None:
 
 
 def _text(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT.name
+    if isinstance(error, SystemExit) and error.code in _LEFT_BY:
+        return _LEFT_BY[error.code]
     return f"{type(error).__name__}: {error}"
 
 

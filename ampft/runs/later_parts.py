@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampft.engine.checkpoints.store import CheckpointStore, DamagedCheckpoint, read_manifest
-from ampft.errors import InputError, PartsFailed
+from ampft.errors import InputError, PartsFailed, without_error_numbers
 from ampft.runs.manifest import earlier_record
 
 END_OF_TRAINING = "the training ended"  # reason of its checkpoint
@@ -119,7 +119,7 @@ def parts_text(folder: Path, status: Mapping[str, str]) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return what went wrong in one line, with the place in the code unless the user caused it."""
-    text = " ".join(str(error).split()) or "no reason given"
+    text = without_error_numbers(" ".join(str(error).split())) or "no reason given"
     if isinstance(error, InputError | OSError):
         return text
     frames = traceback.extract_tb(error.__traceback__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +56,7 @@ from ampft.runs.checkpoint_content import (
     state_values,
 )
 from ampft.runs.folder import RunFolder
-from ampft.runs.later_parts import END_OF_TRAINING, TRAINED, LaterParts, reason_of
+from ampft.runs.later_parts import END_OF_TRAINING, TRAINED, LaterParts, parts_text, reason_of
 from ampft.runs.loop_state import LoopState, P, Parts, entered_in_order
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.record import ResumePart, RunRecord, read_record, write_record
@@ -74,7 +75,7 @@ from ampft.runs.resume import (
     topology_of,
 )
 from ampft.text.numbers import counted
-from ampft.text.terminal import labelled
+from ampft.text.terminal import labelled, print_line
 
 
 class Checkpointing:
@@ -358,6 +359,9 @@ def _record_early_stop(run: Loop[Any], output_dir: Path) -> Iterator[None]:
         except BaseException as error:
             status, reason = report_first_failure(accelerator, error)
             run.record_stop(status, reason)
+            is_signal = not isinstance(error, Exception)
+            if is_signal and run.parts is not None and run.folder is not None and not run.finished:
+                print_line(f"\n{run.parts.error(output_dir)}", file=sys.stderr)
             if isinstance(error, TrainingStopped):
                 raise
             raise_failure_of_other(error, reason)
@@ -643,5 +647,6 @@ class Loop(Generic[P]):
                 files.pop(HISTORY_NAME, None)
             record = replace(self.state.record(status), reason=reason, files=files)
             if self.parts is not None:
-                record = replace(record, parts=self.parts.status)
+                reason = parts_text(self.folder.path, self.parts.status)
+                record = replace(record, reason=reason, parts=self.parts.status)
             write_record(self.folder, record)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from ampft.text.escaping import without_credentials
+from ampft.text.escaping import REPLACEMENT, without_credentials
 
 Part = TypeVar("Part", bound=Any)
 REDACTED = "(not recorded)"
@@ -45,6 +45,11 @@ def redact_command(words: Sequence[str]) -> list[str]:
         else:
             redacted.append(redacted_value(word))
     return redacted
+
+
+def is_redacted(word: str) -> bool:
+    """Return whether a word of a redacted command line lacks a secret."""
+    return REDACTED in word or REPLACEMENT in word
 
 
 def redacted_value(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ampft.metrics.sums import LOG_LOSS
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
+from ampft.runs.recorded_arguments import completing_command, lacks_secrets
 from ampft.tasks import TaskRow
 from ampft.tasks.outcome import Problem, main_metrics_text
 from ampft.tasks.rare_classes import rare_classes_text
@@ -65,7 +66,7 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     lines = [f"{line}\n" for line in simple_methods_text(record)]
     lines += [f"{name} {text}\n" for name, text in notes]
     lines.append(inert_lines(served_text(record)))
-    return f"{heading(record)}\n\n{table}{''.join(lines)}{closing_line(record, report)}"
+    return f"{heading(record)}\n\n{table}{''.join(lines)}{closing_line(record, report, path)}"
 
 
 def read_report(folder: Path, record: RunRecord) -> Report | None:
@@ -283,9 +284,11 @@ def result_line(record: RunRecord) -> str:
     resolved = record.precision.resolved
     peak = None if record.memory is None else record.memory.peak
     memory = "unknown" if peak is None else f"{peak / 2**20:.0f} MiB"
+    seconds = record.timings.get("total_seconds")  # missing if measuring the speed failed
+    time = "" if seconds is None else f"{seconds:.0f} s, "
     return (
         f"result     {main_metrics_text(problem_of(record), record.metrics)}, "
-        f"{record.timings['total_seconds']:.0f} s, peak memory {memory}, "
+        f"{time}peak memory {memory}, "
         f"{counted(record.steps.skipped, 'step')} skipped, "
         f"{resolved['mode']} {resolved['execution']}{describe_lost_updates(record)}"
     )
@@ -296,8 +299,11 @@ def next_step_line(folder: Path) -> str:
     return f"next       ampft predict --model {shlex.quote(str(folder))} FILE"
 
 
-def closing_line(record: RunRecord, report: Report | None) -> str:
-    """Return the last line of `ampft report`: metrics, time, peak memory, and how the run ended."""
+def closing_line(record: RunRecord, report: Report | None, folder: Path) -> str:
+    """Return the end of `ampft report`: metrics, time, peak memory, and how the run ended.
+
+    A run that can be completed or continued also has the command for it.
+    """
     parts = []
     if report is not None:
         parts.append(main_metrics_text(problem_of(record), report.metrics()))
@@ -311,14 +317,32 @@ def closing_line(record: RunRecord, report: Report | None) -> str:
         return f"{figures}\nstopped: {inert(record.reason)}" if record.reason else figures
     ending = {
         "running": "running, or killed",
-        "trained": "trained, and its model is saved: repeat its command to do what is missing",
+        "trained": "trained, but not complete",
         "diverged": "diverged: its weights and figures are not results",
         "contradicted": "stopped: what ran was not what was requested",
-        "preempted": "stopped by a signal; continues with --resume_from_checkpoint latest",
+        "preempted": "stopped by a signal",
         "interrupted": "interrupted",
     }[record.status]
     reason = f" ({inert(record.reason)})" if record.reason else ""
-    return f"{figures}\n{ending}{reason}" if figures else f"{ending}{reason}"
+    lines = [figures, f"{ending}{reason}", *_remedy_lines(record, folder)]
+    return "\n".join(filter(None, lines))
+
+
+def _remedy_lines(record: RunRecord, folder: Path) -> Iterator[str]:
+    """Yield how a run that has not finished is completed or continued, each on one line."""
+    if record.status not in ("trained", "preempted"):
+        return
+    name, settings = "complete", {"output_dir": str(folder)}
+    if record.status == "preempted":
+        name, settings["resume_from_checkpoint"] = "continue", "latest"
+    command = completing_command(record, settings)
+    if command is None:  # of Python, with data in memory
+        named = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+        yield f"{name:<10} {inert(f'repeat the call with the same data, and {named}')}"
+        return
+    yield f"{name:<10} {inert(command)}"
+    if lacks_secrets(record):
+        yield f"{'':<10} with the secrets in place of REDACTED"
 
 
 def describe_precision(record: RunRecord) -> str:

@@ -22,6 +22,7 @@ _SECRET_KEY = re.compile(
     re.IGNORECASE,
 )
 # Tokens of Hugging Face, GitHub, GitLab, Slack, AWS, Google, OpenAI and Anthropic, npm, PyPI; JWTs.
+REPLACEMENT = "REDACTED"  # of secrets
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|api_org_[A-Za-z0-9]{20,}|gh[a-z]_[A-Za-z0-9]{20,}"
     r"|github_pat_\w{20,}|glpat-[\w-]{20,}|xox[a-z]-[\w-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}"
@@ -58,12 +59,12 @@ def without_credentials(text: str) -> str:
     A query or fragment of a URL loses the values of keys such as `token`, `pwd` or `jwt`.
     """
     text = _URL_PARAMETER.sub(_parameter, _URL_CREDENTIALS.sub(r"\1", text))
-    return _TOKEN.sub("REDACTED", text)
+    return _TOKEN.sub(REPLACEMENT, text)
 
 
 def _parameter(match: re.Match[str]) -> str:
     is_secret = _SECRET_KEY.search(unquote(match[1]))
-    return f"{match[1]}={'REDACTED' if is_secret else _URL_PARAMETER.sub(_parameter, match[2])}"
+    return f"{match[1]}={REPLACEMENT if is_secret else _URL_PARAMETER.sub(_parameter, match[2])}"
 
 
 def printable(text: str) -> str:

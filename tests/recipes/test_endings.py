@@ -50,7 +50,7 @@ def wait_for_steps(folder, steps):
     ("number", "code", "reason"),
     [
         (signal.SIGTERM, 75, "SIGTERM after step "),
-        (signal.SIGHUP, 129, "SystemExit: 129"),
+        (signal.SIGHUP, 129, "SIGHUP"),
         (signal.SIGINT, 75, "SIGINT after step "),
     ],
 )

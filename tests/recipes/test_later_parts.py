@@ -1,13 +1,16 @@
 """A failure after the training costs neither the model nor other parts; a repeat completes it."""
 
+import errno
 import json
+import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 from planted_run import plant
-from running import CLASSIFY, call, call_here, rows, succeeded, write_csv
+from running import BIN, CLASSIFY, call, call_here, rows, succeeded, write_csv
 from safetensors.torch import load_file
 
 from ampft.errors import InputError
@@ -72,13 +75,14 @@ def test_a_part_that_fails_costs_nothing_and_is_completed(
         plant(patch, PLANTED[part], ValueError("planted"))
         done = call_here(CLASSIFY, *command)
     assert done.returncode == EXIT_CODES[PartsFailed] == 7, done.stdout + done.stderr
-    assert f"{part} (ValueError: planted, test_later_parts.py:" in done.stderr
+    assert f"{part} (ValueError: planted, planted_run.py:" in done.stderr
     assert "Traceback" not in done.stderr
     record = record_of(tmp_path / "run")
     assert record["status"] == "trained"
     assert record["parts"][part].startswith("failed: ValueError: planted")
     pending = {name for name, status in record["parts"].items() if status == "pending"}
     assert pending == LATER.get(part, set())
+    assert [name for name, status in record["parts"].items() if "failed" in status] == [part]
     assert weights(tmp_path / "run") == weights(undisturbed)
     assert (tmp_path / "run" / "tokenizer.json").is_file()
     with pytest.raises(InputError, match="what follows its training is incomplete"):
@@ -96,6 +100,47 @@ def test_a_part_that_fails_costs_nothing_and_is_completed(
     assert not (tmp_path / "run" / "checkpoints").exists()
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert files == {path.name for path in undisturbed.iterdir()}
+
+
+def full_disk() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere")
+
+
+@pytest.mark.parametrize(
+    ("part", "fault", "code", "reason"),
+    [
+        ("evaluation", KeyboardInterrupt(), 130, "SIGINT"),
+        ("simple methods", SystemExit(143), 143, "SIGTERM"),
+        ("speed", full_disk(), 7, "No space left on device: '/somewhere'"),
+        ("report", full_disk(), 7, "No space left on device: '/somewhere'"),
+        ("serving back", KeyboardInterrupt(), 130, "SIGINT"),
+        ("model card", SystemExit(143), 143, "SIGTERM"),
+    ],
+)
+def test_the_report_has_the_command_that_completes_an_interrupted_run(
+    part, fault, code, reason, flags, undisturbed, tmp_path, monkeypatch
+):
+    folder = tmp_path / "a run"
+    with monkeypatch.context() as patch:
+        plant(patch, PLANTED[part], fault)
+        done = call_here(BIN / "ampft", "train", *flags, "--output_dir", folder)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert f"its model is saved; failed afterwards: {part} ({reason})" in done.stderr
+    assert "Repeat the same command: it does what is missing" in done.stderr
+    failed = {n: s for n, s in record_of(folder)["parts"].items() if s.startswith("failed")}
+    assert failed == {part: f"failed: {reason}"}
+    assert weights(folder) == weights(undisturbed)
+
+    report = succeeded(call_here(BIN / "ampft", "report", folder)).stdout.splitlines()
+    name, _, command = report[-1].partition("   ")
+    assert name == "complete"
+    program, *words = shlex.split(command)
+    assert program == "ampft"
+    succeeded(call_here(BIN / "ampft", *words))
+    assert record_of(folder)["status"] == "finished"
+    assert weights(folder) == weights(undisturbed)
+    for each in KEPT:
+        assert (folder / each).read_bytes() == (undisturbed / each).read_bytes(), each
 
 
 @pytest.mark.full

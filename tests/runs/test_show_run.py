@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ampft.data.load import IN_MEMORY
 from ampft.errors import InputError
 from ampft.features.resources import PeakMemory
 from ampft.runs.folder import RunFolder
@@ -147,3 +148,59 @@ def test_shows_where_a_run_was_resumed_and_what_changed(tmp_path: Path, make_rec
         "resumed    2 times, after step 4, 9; from step 9 on, processes 2, before 1; from step 9 "
         "on, CPU b, before a\\u202e\n"
     ) in format_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "processes", "status", "expected"),
+    [
+        (
+            ("ampft", "train", "--train_file", "my data.csv", "--output_dir", "old"), 1, "trained",
+            "complete   ampft train --train_file 'my data.csv' --mixed_precision fp16 "
+            "--cpu_threads 2 --output_dir {folder}",
+        ),
+        (
+            ("__main__.py", "train", "--cpu_threads", "1", "--mixed_precision", "fp16"), 1,
+            "preempted",
+            "continue   python -m ampft train --cpu_threads 1 --mixed_precision fp16 "
+            "--output_dir {folder} --resume_from_checkpoint latest",
+        ),
+        (
+            ("classify.py", "--cpu_threads=1", "--mixed_precision=fp16"), 2, "trained",
+            "complete   torchrun --nproc_per_node 2 -m ampft train --cpu_threads=1 "
+            "--mixed_precision=fp16 --output_dir {folder}",
+        ),
+        (
+            ("my recipe.py", "--cpu_threads=1", "--mixed_precision=fp16"), 1, "trained",
+            "complete   python 'my recipe.py' --cpu_threads=1 --mixed_precision=fp16 "
+            "--output_dir {folder}",
+        ),
+    ],
+)  # fmt: skip
+def test_the_command_that_completes_or_continues_a_run(
+    command, processes, status, expected, tmp_path, make_record
+):
+    record = make_record()
+    topology = replace(record.topology, num_processes=processes, cpu_threads=2, device="cpu")
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, replace(record, command=command, topology=topology, status=status))
+    assert format_run(tmp_path).splitlines()[-1] == expected.format(folder=tmp_path)
+
+
+def test_a_run_on_data_in_memory_is_completed_by_its_call(tmp_path, make_record):
+    record = make_record()
+    data = replace(record.data, name=IN_MEMORY)
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, replace(record, data=data, status="trained"))
+    assert format_run(tmp_path).splitlines()[-1] == (
+        f"complete   repeat the call with the same data, and output_dir='{tmp_path}'"
+    )
+
+
+def test_a_command_with_a_secret_says_so(tmp_path, make_record):
+    token = f"hf_{'a1' * 20}"
+    record = replace(make_record(), command=("ampft", "train", "--train_file", f"{token}.csv"))
+    with RunFolder(tmp_path) as folder:
+        write_record(folder, replace(record, status="trained"))
+    *_, command, note = format_run(tmp_path).splitlines()
+    assert "--train_file REDACTED.csv" in command
+    assert note == "           with the secrets in place of REDACTED"
