@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
@@ -450,13 +449,14 @@ class ClassifyArguments(
         They are None and empty if the model is none that a run saved.
         """
         from ampft.decision import Contract
+        from ampft.files import read_hashed
 
         folder = Path(self.model_name_or_path or "")
         if not self.evaluated or self.model_name_or_path is None:
             return None, {}
         try:
             contract = Contract.read(folder)
-            record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            record, _ = read_hashed(folder / "run.json")
             return contract, dict(record["arguments"])
         except (OSError, ValueError, KeyError, TypeError):  # `load_task` says which is damaged
             return None, {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ampft.data.row_collector import LabelledRows
+from ampft.data.labelled_rows import LabelledRows
 from ampft.text.numbers import counted
 
 

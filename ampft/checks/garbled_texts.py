@@ -11,8 +11,8 @@ import numpy as np
 
 from ampft.data.columns import DataColumns
 from ampft.data.dataset import cells
+from ampft.data.labelled_rows import LabelledRows
 from ampft.data.media import MEDIA
-from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import NUMBER
 from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted

@@ -25,9 +25,9 @@ from ampft.data.dataset import (
     strata_of,
     value_bytes,
 )
+from ampft.data.labelled_rows import LabelledRows
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import (
     NO,
     NUMBER,

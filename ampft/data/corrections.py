@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ampft.data.dataset import cells
-from ampft.data.row_collector import LabelledRows
+from ampft.data.labelled_rows import LabelledRows
 from ampft.data.row_labels import RowLabels
 from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.text.numbers import counted

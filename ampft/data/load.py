@@ -14,6 +14,7 @@ from ampft.data.request import (
     CONFIGURATIONS,
     DATA_SET_OPTIONS,
     DROPS,
+    IN_MEMORY,
     OF_OWN_DATA,
     DataRequest,
     refuse_unused_options,
@@ -28,7 +29,6 @@ from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.registry import found
 
-IN_MEMORY = "data in memory"
 WITHOUT_MASKS = "data without masks (--task pixels)"
 UNUSED_OPTIONS = {"stdlib": OF_OWN_DATA, "digits": (*OF_OWN_DATA, "dataset_config_name")}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets import Audio, Image
 
-from ampft.data.row_collector import LabelledRows
+from ampft.data.labelled_rows import LabelledRows
 
 FRAMES_COLUMN = "ampft_frames"  # of a split of sounds: the number of frames of each
 RATE_COLUMN = "ampft_rate"  # the same for frames per second

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ampft.data.row_collector import LabelledRows
+from ampft.data.labelled_rows import LabelledRows
 from ampft.data.row_labels import sort_names
 from ampft.errors import InputError, quoted_list
 

@@ -16,6 +16,7 @@ from ampft.hub import HubSettings
 if TYPE_CHECKING:
     from ampft.data.model_labels import ModelLabels
 
+IN_MEMORY = "data in memory"  # name of data that Python code passes
 CONFIGURATIONS = ("summary", "full")  # of stdlib
 _flag = partial(flag, group=DATA)
 

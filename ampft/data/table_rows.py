@@ -31,9 +31,10 @@ from ampft.data.columns import (
     rename_columns,
     require_columns,
 )
+from ampft.data.labelled_rows import LabelledRows
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest, refuse_unused_options
-from ampft.data.row_collector import LabelledRows, concatenated
+from ampft.data.row_collector import concatenated
 from ampft.data.row_labels import NO, UNLABELLED, YES, LabelParser
 from ampft.data.sources.arrow_rows import read_rows
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES

@@ -15,10 +15,10 @@ from ampft.evaluation.simple_methods import answer, better_probabilities, method
 from ampft.features.decision_figures import USE
 from ampft.features.resources import PeakMemory
 from ampft.metrics.sums import LOG_LOSS
+from ampft.runs.completing_command import completing_command, lacks_secrets
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
 from ampft.runs.record import ResumePart, RunRecord, read_record
-from ampft.runs.recorded_arguments import completing_command, lacks_secrets
 from ampft.tasks import TaskRow
 from ampft.tasks.outcome import Problem, main_metrics_text
 from ampft.tasks.rare_classes import rare_classes_text

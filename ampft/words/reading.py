@@ -19,8 +19,9 @@ import numpy as np
 
 from ampft.data.columns import LABEL_FLAG, DataColumns, refuse_rejected
 from ampft.data.dataset import RAW_TEXT_COLUMN, cells
+from ampft.data.labelled_rows import LabelledRows
 from ampft.data.request import DataRequest, refuse_unused_options
-from ampft.data.row_collector import LabelledRows, concatenated
+from ampft.data.row_collector import concatenated
 from ampft.data.row_labels import (
     NO_LABEL,
     UNLABELLED,

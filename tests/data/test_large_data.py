@@ -11,8 +11,8 @@ from datasets import Dataset, DatasetDict
 from ampft.arguments import ClassifyArguments
 from ampft.data.assembly import class_names
 from ampft.data.columns import InputColumns, column_renames, require_columns
+from ampft.data.labelled_rows import LabelledRows
 from ampft.data.load import load_data
-from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import RowLabels
 from ampft.data.sources.data_sets import splits_in_memory
 from ampft.data.sources.source_table import SourceTable, refuse_duplicates

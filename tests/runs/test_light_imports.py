@@ -38,6 +38,7 @@ HEAVY = {
         "loop_state",
         "environment",
         "recorded_arguments",
+        "unlabelled_rows",
     ),
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ampft.data.load import IN_MEMORY
+from ampft.data.request import IN_MEMORY
 from ampft.errors import InputError
 from ampft.features.resources import PeakMemory
 from ampft.runs.folder import RunFolder

@@ -168,6 +168,7 @@ NOT_WALKED: dict[str, str] = {
     "runs/recorded_arguments.py": "a finished, killed or running training",
     "runs/resume.py": "a finished, killed or running training",
     "runs/run_text.py": "a finished, killed or running training",
+    "runs/unlabelled_rows.py": "a finished run that is evaluated",
     "tasks/loss.py": "a training",
     "tasks/task.py": "a training",
     "tasks/task_settings.py": "a training",

@@ -12,9 +12,10 @@ import pyarrow as pa
 from datasets import Dataset
 
 from ampft.data.columns import DataColumns
+from ampft.data.labelled_rows import LabelledRows
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows, RowCollector
+from ampft.data.row_collector import RowCollector
 from ampft.data.sources.source_table import BYTE_ORDER_MARK, SourceTable, as_text
 from ampft.errors import InputError
 from ampft.ownership import temporary_folder

@@ -13,9 +13,9 @@ from pathlib import Path
 from datasets import Dataset, Features, Value
 
 from ampft.data.columns import DataColumns
+from ampft.data.labelled_rows import LabelledRows
 from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.request import DataRequest
-from ampft.data.row_collector import LabelledRows
 from ampft.data.row_labels import LabelParser
 from ampft.data.sources.arrow_rows import read_rows
 from ampft.data.sources.data_sets import SPLIT_NAMES, split_table

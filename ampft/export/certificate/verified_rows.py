@@ -15,7 +15,7 @@ from torch import Tensor
 from ampft.comparison.analysis.predictions import check_margin
 from ampft.comparison.analysis.run_predictions import primary_metric
 from ampft.data.dataset import ClassificationData
-from ampft.data.load import IN_MEMORY
+from ampft.data.request import IN_MEMORY
 from ampft.data.row_labels import Targets
 from ampft.data.sources.source_table import SourceTable, as_text
 from ampft.data.splits import Groups, dependent_groups, group_equal_keys, normalized_value
