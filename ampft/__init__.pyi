@@ -1,16 +1,16 @@
 """The public names of ampft; `__init__.py` imports each from its home when it is first used."""
 
 from .arguments import ClassifyArguments as ClassifyArguments
-from .arguments import CompareCommand as CompareCommand
 from .arguments import parse_classify_arguments as parse_classify_arguments
-from .arguments import parse_compare_arguments as parse_compare_arguments
-from .arguments import parse_compare_arms_arguments as parse_compare_arms_arguments
 from .comparison.analysis.compare_folders import compare_folders as compare_folders
+from .comparison.arm_settings import parse_compare_arms_arguments as parse_compare_arms_arguments
 from .comparison.execution.planning import plan_comparison as plan_comparison
 from .comparison.execution.session import is_decided as is_decided
 from .comparison.execution.session import open_comparison as open_comparison
 from .comparison.report.report_files import terminal_text as terminal_text
 from .comparison.report.report_files import write_comparison as write_comparison
+from .comparison.settings import CompareCommand as CompareCommand
+from .comparison.settings import parse_compare_arguments as parse_compare_arguments
 from .data.load import load_data as load_data
 from .data.step_batches import MicroBatch as MicroBatch
 from .data.step_batches import StepBatch as StepBatch

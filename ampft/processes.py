@@ -26,6 +26,8 @@ from ampft.signals import deferred
 
 # A run that receives SIGTERM finishes its step and writes its record before it exits.
 TERMINATION_SECONDS = 60.0
+# Where work is done: in processes of this machine, or on the nodes of a Ray cluster.
+ENGINES = (LOCAL, RAY) = ("local", "ray")
 SAFE_PATH = "PYTHONSAFEPATH"  # `python -P` of whoever inherits it
 FOLLOWS = "AMPFT_FOLLOWS"  # id of the process with which one ends that calls `follow`
 # Variables that `accelerate launch` and torchrun set for the processes that they start.

@@ -36,8 +36,8 @@ import numpy as np
 import numpy.typing as npt
 from provenance import command_line, provenance, write_results
 
-from ampft.checks.subgroup_losses import sums_of_class
 from ampft.comparison.analysis.predictions import ALPHA
+from ampft.comparison.analysis.subgroup_losses import sums_of_class
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.comparison.statistics.verdict import EQUIVALENT, WORSE, Verdict, holm
 from ampft.data.splits import group_equal_keys

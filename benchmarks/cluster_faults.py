@@ -212,8 +212,8 @@ def write_plan(folder: Path, words: list[str]) -> None:
 
     from stub_comparison import plan_of
 
-    from ampft.arguments import parse_compare_arguments
     from ampft.comparison.execution.planning import redacted_settings
+    from ampft.comparison.settings import parse_compare_arguments
     from ampft.files import hashed_text
 
     command = parse_compare_arguments(words[1:])

@@ -45,7 +45,7 @@ from scipy.special import stdtrit
 
 import ampft
 from ampft.arguments.classify import BUILT_IN_DEFAULTS, EPOCHS, LEAST_STEPS, MOST_EPOCHS
-from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.interval import half_widths
 from ampft.data.sources.built_in import TEST_FOLDERS, docstrings, first_paragraph, load_stdlib
 from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN

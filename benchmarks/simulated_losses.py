@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from simulated_seeds import BoolArray, Drawn, DrawnSums, FloatArray, IntArray, Latent, two_classes
 
-from ampft.checks.subgroup_losses import sums_of_class
+from ampft.comparison.analysis.subgroup_losses import sums_of_class
 from ampft.metrics.sums import MACRO_F1, CaseSums, Metric, single_label_sums
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.plan import CostEstimate, ModeCost, Plan, TrainingSize
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.features.resources import PeakMemory
 from ampft.machine import hardware
 from ampft.runs.record import DataPart, ModelPart, PrecisionPart, RunRecord, StepsPart, TopologyPart

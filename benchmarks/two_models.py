@@ -32,7 +32,7 @@ from simulated_losses import GroupedDuplicates, RareClasses, Subgroup
 from simulated_metrics import Probabilities
 from simulated_seeds import Drawn, Setting
 
-from ampft.checks.subgroup_losses import class_differences
+from ampft.comparison.analysis.subgroup_losses import class_differences
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.metrics.sums import CaseSums
 from ampft.tasks.single_label import METRICS

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ampft.arguments.commands import Command, CommandLine
-from ampft.arguments.compare import ENGINES, LOCAL, RAY
 from ampft.arguments.help_text import Help
+from ampft.commands.extension_points import ARTIFACTS, FOLDER_PREDICTION
 from ampft.data.sources.file_names import check_file
 from ampft.errors import InputError, quoted
 from ampft.flag import OUTPUT, REQUIRED, flag, positional
 from ampft.precision.modes import BASELINE
-from ampft.processes import are_several
-from ampft.registry import room
+from ampft.processes import ENGINES, LOCAL, RAY, are_several
 
 STANDARD_INPUT = "-"
 ROWS, COLUMNS = "rows and computation", "columns of the file"
@@ -104,21 +103,13 @@ def predict(line: CommandLine[PredictFlags]) -> None:
     request = PredictRequest(texts=flags.text, **settings)
     from ampft.runs.predict import load_run_classifier, predict_file
 
-    classifier = load_run_classifier
-    if (Path(flags.model) / "artifact.json").is_file():
-        classifier = room("artifacts").artifact_classifier
+    is_artifact = (Path(flags.model) / "artifact.json").is_file()
+    classifier = ARTIFACTS.require() if is_artifact else load_run_classifier
     if flags.output_dir is None:
         predict_file(flags.model, request, classifier)
         return
-    from ampft.comparison.execution.launch import interruptible
-
-    shards = room("shards")
-    predict_shards = shards.predict_here
-    if flags.engine == RAY:
-        predict_shards = room("shards on a cluster").predict_on_cluster
-    job = shards.ShardJob(flags.model, classifier, request)
-    with interruptible(lambda: "what was written is complete. Repeat the command to continue."):
-        shards.predict_folder(job, Path(flags.output_dir), predict_shards)
+    predict_folder = FOLDER_PREDICTION.require()
+    predict_folder(flags.model, classifier, request, Path(flags.output_dir), engine=flags.engine)
 
 
 def check_model_and_inputs(flags: PredictFlags) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.help_text import Help
+from ampft.commands.extension_points import CARD_SECTION, FOLDER_REPORTS
 from ampft.errors import InputError
 from ampft.flag import REQUIRED, flag, positional
-from ampft.registry import room
 from ampft.text.terminal import labelled, print_line
 
 
@@ -48,53 +48,20 @@ class PushFlags:
 
 
 def report(line: CommandLine[ReportFlags]) -> None:
-    """Print the report of a run, of a comparison, of a learning curve or of a search."""
-    from ampft.comparison.findings import COMPARISON_NAME
-
+    """Print the report of a run, or of another folder that an add-on knows."""
     folder, output_file = Path(line.flags.run), line.flags.output_file
-    if (folder / COMPARISON_NAME).is_file():
-        from ampft.comparison.analysis.unchanged_runs import runs_check_line
-        from ampft.comparison.report.report_files import read_comparison, terminal_text, write_page
-
-        comparison = read_comparison(folder)
-        print_line(runs_check_line(folder, comparison))
-        print_line(terminal_text(comparison).rstrip("\n"))
-        if output_file is not None:
-            write_page(comparison, Path(output_file))
-        return
-    from ampft.comparison.execution.plan import PLAN_NAME
-    from ampft.runs.run_text import format_run
-
-    is_curve = (folder / "curve.json").is_file()
-    if not is_curve and (folder / PLAN_NAME).is_file():
-        _refuse_unfinished(folder)
-    if output_file is not None and folder.is_dir():
+    reports = [report for added in reversed(FOLDER_REPORTS.all()) for report in added]
+    other = next((report for report in reports if report.is_in(folder)), None)
+    if output_file is not None and folder.is_dir() and (other is None or not other.write_page):
         raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
-    if (folder / "search.json").is_file():
-        print_line(room("answer of a search").report_text(folder))
+    if other is None:
+        from ampft.runs.run_text import format_run
+
+        print_line(format_run(line.flags.run))
         return
-    if is_curve:
-        curves = room("curves")
-        curve = curves.read_curve(folder / curves.CURVE_NAME)
-        print_line(room("curve page").curve_text(curve))
-        return
-    print_line(format_run(line.flags.run))
-
-
-def _refuse_unfinished(folder: Path) -> None:
-    """Say how far a comparison without results has come."""
-    from ampft.comparison.execution.comparison_folder import run_folder, runs_without_result
-    from ampft.comparison.execution.plan import read_plan
-
-    plan = read_plan(folder)
-    assert plan is not None, "its file exists"
-    runs, missing = plan.all_runs(), runs_without_result(plan.all_runs(), folder)
-    complete = [run_folder(folder, run) for run in runs if run not in missing]
-    show = f" To see one of them: ampft report {complete[0]}" if complete else ""
-    raise InputError(
-        f"RUN {folder}: the comparison has not finished: {len(complete)} of {len(runs)} runs are "
-        f"complete. Repeat its command with --output_dir {folder} to continue.{show}"
-    )
+    print_line(other.text(folder))
+    if output_file is not None and other.write_page is not None:
+        other.write_page(folder, Path(output_file))
 
 
 def checkpoint(line: CommandLine[CheckpointFlags]) -> None:
@@ -107,16 +74,16 @@ def checkpoint(line: CommandLine[CheckpointFlags]) -> None:
 
 def push(line: CommandLine[PushFlags]) -> None:
     """Push the model of a run to the Hugging Face hub."""
-    from ampft.comparison.report.report_files import comparison_section
     from ampft.runs.publishing import push_run
     from ampft.text.terminal import quiet_libraries
 
     quiet_libraries()
+    section = CARD_SECTION.get()
     url = push_run(
         line.flags.run,
         hub_model_id=line.flags.hub_model_id,
         private=line.flags.private,
-        comparison=comparison_section(Path(line.flags.run)),
+        comparison=section(Path(line.flags.run)) if section else "",
     )
     print_line(labelled("pushed", url))
 

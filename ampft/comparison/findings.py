@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.remarks import Remark
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.speed_up import SpeedUp, is_reliable_speed
 from ampft.comparison.statistics.verdict import OUTCOMES, Difference
 from ampft.metrics.sums import Metric

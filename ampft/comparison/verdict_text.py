@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.cost_text import cost_text
 from ampft.comparison.findings import INFERENCE, ArmResult, Comparison
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, Difference, Verdict
 from ampft.text.numbers import confidence_percent, counted, mean_count, percent, points, seed_list

@@ -13,13 +13,12 @@ from typing import Any
 
 from datasets import DatasetDict
 
-from ampft.arguments import parse_compare_arguments
-from ampft.arguments.compare import CompareArguments
 from ampft.arguments.parsing import command_line_words, messages_for_python
 from ampft.comparison.execution.plan import read_plan
 from ampft.comparison.execution.train_and_compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.report_files import read_comparison, summary_blocks, terminal_text
+from ampft.comparison.settings import CompareArguments, parse_compare_arguments
 from ampft.doors.finetune import data_settings
 from ampft.errors import InputError
 from ampft.files import (

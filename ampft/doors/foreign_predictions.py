@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import numpy.typing as npt
 
-from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import missing_seeds
 from ampft.comparison.analysis.predictions import (
     ALPHA,
@@ -38,6 +37,7 @@ from ampft.comparison.findings import (
     metric_infos,
 )
 from ampft.comparison.remarks import Remark, remark
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.data.splits import Groups, group_equal_keys, normalized_text
 from ampft.doors.foreign_tables import FLAG, GROUP, TEXT, ForeignRun, Runs, TableError, read_tables
 from ampft.errors import InputError, did_you_mean

@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ampft.comparison.execution.launch import interruptible
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES
 from ampft.data.sources.file_names import files_in
 from ampft.data.sources.readers import READERS
+from ampft.doors.extension_points import CLUSTER_PREDICTION, Shard, ShardJob, ShardPrediction
 from ampft.errors import InputError, listed, quoted_list
 from ampft.files import (
     FileDigest,
@@ -28,6 +30,7 @@ from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.rows import STANDARD_INPUT
 from ampft.machine import versions
 from ampft.ownership import private_file
+from ampft.processes import RAY
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.predict import (
     SavedClassifier,
@@ -50,27 +53,6 @@ LEAST_PAUSE = 20
 _OF_NO_EFFECT = ("files", "texts", "output_file")
 
 
-@dataclass(frozen=True)
-class Shard:
-    """An input file and its output."""
-
-    name: str  # Path of the output in its folder.
-    source: str  # Path of the input.
-    sha256: str  # Hash of the input, and of the files that it names.
-
-
-@dataclass(frozen=True)
-class ShardJob:
-    """How every shard is predicted."""
-
-    model: str  # Folder of the model.
-    # Function that reads the folder, at the top level of a module.
-    classifier: Callable[[Path], SavedClassifier]
-    request: PredictRequest  # The user's choices; its files are the inputs.
-    # SHA-256 of each file of the model, by name, as this command read it at its start; None before.
-    files: Mapping[str, str] | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class ShardManifest:
     """What the shards of a folder were predicted with; the file `SHARDS_NAME`."""
@@ -84,12 +66,26 @@ class ShardManifest:
     schema: int = SCHEMA  # Version of this layout.
 
 
-# Predicts shards, writes each to the path that a function returns, and yields it with its number of
-# rows.
-Engine = Callable[[ShardJob, Sequence[Shard], Callable[[Shard], Path]], Iterator[tuple[Shard, int]]]
+def predict_files(
+    model: str,
+    classifier: Callable[[Path], SavedClassifier],
+    request: PredictRequest,
+    output_dir: Path,
+    *,
+    engine: str,
+) -> None:
+    """Predict many files here or on a cluster, and say after a signal how to continue.
+
+    Args:
+        engine: One of `ENGINES`.
+    """
+    predict = CLUSTER_PREDICTION.require() if engine == RAY else predict_here
+    job = ShardJob(model, classifier, request)
+    with interruptible(lambda: "what was written is complete. Repeat the command to continue."):
+        predict_folder(job, output_dir, predict)
 
 
-def predict_folder(job: ShardJob, output_dir: Path, engine: Engine) -> None:
+def predict_folder(job: ShardJob, output_dir: Path, engine: ShardPrediction) -> None:
     """Write a Parquet file of predictions for each input file that has none yet.
 
     A file has the bytes that `ampft predict FILE --output_file` writes, and the name of its input

@@ -1,6 +1,6 @@
 """The laboratory: what examines and judges trainings; nothing in the core imports it.
 
-`ampft.cli` lists its commands by name, so that the core works where this folder is absent.
+Its commands are in `additions`; the core works where this folder is absent.
 """
 
 import lazy_loader

@@ -20,10 +20,10 @@ from running import BIN, REPOSITORY, call_here, clean_environment, rows, succeed
 from tiny_masks import IGNORED, write_folders
 from tiny_words import write_sentences
 
-from ampft.arguments import ClassifyArguments, parse_compare_arguments
-from ampft.arguments.compare import command_of_precisions
-from ampft.arguments.compare_arms import command_of_arms, parse_compare_arms_arguments
-from ampft.commands.comparing import COMPARE
+from ampft.arguments import ClassifyArguments
+from ampft.comparison.arm_settings import command_of_arms, parse_compare_arms_arguments
+from ampft.comparison.compare_command import COMPARE
+from ampft.comparison.settings import command_of_precisions, parse_compare_arguments
 from ampft.data.sources.built_in import CLASSES
 from ampft.precision.modes import MODES
 

@@ -25,7 +25,8 @@ from transformers.modeling_outputs import ModelOutput
 
 from ampft.cli import main
 from ampft.decision import Contract
-from ampft.doors.predict_shards import ShardJob, predict_folder, predict_here
+from ampft.doors.extension_points import ShardJob
+from ampft.doors.predict_shards import predict_folder, predict_here
 from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.artifact import artifact_classifier, checked_manifest, write_manifest

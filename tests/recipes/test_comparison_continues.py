@@ -12,12 +12,11 @@ from record_fixtures import record_of
 from resumed_runs import evidence, interrupted, two_epochs
 from running import CLASSIFY, REPOSITORY, call_here, last_of_each, succeeded
 
-from ampft.arguments import parse_compare_arguments
-from ampft.arguments.compare import ArmSettings
 from ampft.comparison.execution.comparison_folder import run_ending, run_folder, runs_without_result
 from ampft.comparison.execution.launch import EndedProgram
 from ampft.comparison.execution.plan import PlannedRun, mode_arm
 from ampft.comparison.execution.session import open_comparison
+from ampft.comparison.settings import ArmSettings, parse_compare_arguments
 from ampft.errors import InputError
 from ampft.files import describe_file
 

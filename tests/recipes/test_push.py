@@ -42,7 +42,7 @@ def test_a_run_is_pushed_at_its_end_and_again(files, tiny_model, hub, tmp_path, 
     assert "## Comparison" not in card
 
     # As one run of a comparison: its intervals are in the card.
-    monkeypatch.syspath_prepend(REPOSITORY / "tests" / "comparison_report")
+    monkeypatch.syspath_prepend(REPOSITORY / "tests" / "comparison" / "report")
     from example_comparison import realistic
 
     comparison = tmp_path / "comparison"

@@ -81,7 +81,7 @@ def test_the_main_function_imports_libraries_only_when_it_runs():
 
 OTHER_PRODUCTS = ("ampft.comparison", "ampft.lab.")
 # Folders and files that may import them.
-ABOVE = {*ADD_ONS, "commands", "comparison", "cli.py"}
+ABOVE = {*ADD_ONS, "commands", "cli.py"}
 
 
 def test_the_settings_of_a_run_import_no_numpy():

@@ -24,8 +24,8 @@ from tiny_text import LABELS, write_contract
 
 import ampft.runs.predict
 from ampft import cli
-from ampft.arguments import parse_compare_arguments
 from ampft.arguments.parsing import parse_classify_arguments
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.data.load import load_data
 from ampft.errors import InputError
 from ampft.runs.record import DataPart

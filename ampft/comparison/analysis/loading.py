@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from ampft.arguments.compare import PLACEBO
 from ampft.comparison.findings import PRECISION, status_words
+from ampft.comparison.settings import PLACEBO
 from ampft.errors import InputError, did_you_mean
 from ampft.precision.modes import BASELINE, MODES, is_fp32
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files

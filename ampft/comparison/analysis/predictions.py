@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.learned_nothing import result_of_gate, signs_of_no_learning
 from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
 from ampft.comparison.analysis.stamps import group_stamps
+from ampft.comparison.analysis.subgroup_losses import class_differences, with_subgroup_losses
 from ampft.comparison.findings import (
     ArmResult,
     CalibrationBin,
@@ -26,6 +26,7 @@ from ampft.comparison.findings import (
     RunOutcome,
 )
 from ampft.comparison.remarks import remark
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.verdict import Difference, decide, mcnemar_mid_p
@@ -33,7 +34,6 @@ from ampft.data.splits import Groups
 from ampft.errors import InputError
 from ampft.metrics.sums import Metric
 from ampft.precision.modes import BASELINE
-from ampft.registry import found
 from ampft.runs.predictions import is_input, read_rows
 
 ALPHA = 0.05
@@ -96,9 +96,8 @@ def with_prediction_results(
         for name, each in decided.items()
     }
     of_classes: Mapping[str, Sequence[ClassDifference | None]] = {}
-    groups = found("subgroup losses")
-    if groups is not None and base is not None and estimates:
-        of_classes = groups.class_differences(
+    if base is not None and estimates:
+        of_classes = class_differences(
             {name: in_mode[name] for name in estimates},
             base.in_mode,
             judged=judged,
@@ -126,7 +125,7 @@ def with_prediction_results(
     ]
     return replace(
         draft,
-        arms=tuple(arms) if groups is None else groups.with_subgroup_losses(arms, in_mode, cases),
+        arms=with_subgroup_losses(arms, in_mode, cases),
         margin_share_of_errors=_share_of_errors(arms[0], metric, draft.margin),
         stamps=(
             *draft.stamps,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ampft.arguments.compare import without_interval
+from ampft.comparison.settings import without_interval
 from ampft.data.splits import Groups
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.scores import Scores

@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import (
     NOT_COMPARED,
     RECORDED_ELSEWHERE,
@@ -22,6 +21,7 @@ from ampft.comparison.analysis.loading import (
 from ampft.comparison.analysis.run_figures import speed
 from ampft.comparison.findings import PRECISION, PlanFacts
 from ampft.comparison.remarks import Remark, remark
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.speed_up import is_reliable_speed
 from ampft.errors import InputError
 from ampft.flag import BATCH, DATA, MODEL, PIXELS, TRAINED

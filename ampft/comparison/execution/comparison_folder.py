@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, set_by_flags
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import Remark, remark
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.errors import InputError
 from ampft.files import CHANGED, Recorded, atomic_path, read_hashed
 from ampft.registry import room

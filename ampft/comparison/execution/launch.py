@@ -24,8 +24,8 @@ from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 import psutil
 from filelock import lock_descriptor, unlock_descriptor
 
-from ampft.arguments.compare import CompareCommand
 from ampft.comparison.execution.warm_process import MOST_BYTES
+from ampft.comparison.settings import CompareCommand
 from ampft.engine.checkpoints.store import HISTORY_NAME
 from ampft.errors import InputError, Preempted
 from ampft.machine import available_memory_bytes

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.compare import PLACEBO, ComparisonDesign
 from ampft.arguments.flags import flag_values
 from ampft.comparison.remarks import Remark, remark_texts
+from ampft.comparison.settings import PLACEBO, ComparisonDesign
 from ampft.errors import InputError
 from ampft.files import read_hashed
 from ampft.precision.modes import BASELINE, MODE_TABLE

@@ -7,12 +7,13 @@ import shlex
 import shutil
 from pathlib import Path
 
-from ampft.arguments.compare import RAY, ComparisonDesign
 from ampft.comparison.execution.plan import Arm, Plan, PlannedRun, keeps_model
 from ampft.comparison.remarks import remark_texts
+from ampft.comparison.settings import ComparisonDesign
 from ampft.comparison.statistics.power import DetectionLimits, detection_limits
 from ampft.comparison.statistics.verdict import alpha_per_analysis
 from ampft.files import nearest_existing
+from ampft.processes import RAY
 from ampft.tasks.table import problem_types
 from ampft.text.numbers import approximate_duration, counted, in_epochs
 from ampft.text.terminal import labelled

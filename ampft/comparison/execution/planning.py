@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.compare import RAY, CompareCommand, chosen_metric
 from ampft.arguments.flags import later_wins
 from ampft.comparison.execution.launch import (
     WHOLE_MACHINE,
@@ -48,10 +47,12 @@ from ampft.comparison.execution.plan_text import (
     shows_nothing,
 )
 from ampft.comparison.remarks import remark
+from ampft.comparison.settings import CompareCommand, chosen_metric
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
 from ampft.ownership import is_leftover
 from ampft.precision.modes import BASELINE
+from ampft.processes import RAY
 from ampft.registry import room
 from ampft.runs.folder import check_creatable
 from ampft.runs.redaction import redact_command, redact_secrets

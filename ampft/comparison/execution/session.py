@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.compare import RAY, CompareCommand
 from ampft.arguments.flags import later_wins
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.comparison_folder import (
@@ -44,11 +43,13 @@ from ampft.comparison.execution.plan import PLAN_NAME, Arm, Plan, PlannedRun, ke
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import command_seconds
 from ampft.comparison.remarks import choice_text
+from ampft.comparison.settings import CompareCommand
 from ampft.engine.checkpoints.store import CheckpointStore
 from ampft.errors import InputError
 from ampft.files import hashed_text, write_errors_explained
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
+from ampft.processes import RAY
 from ampft.registry import room
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import remove_earlier_run, remove_weights

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ampft.arguments import CompareCommand
 from ampft.comparison.execution.planning import plan_comparison
 from ampft.comparison.execution.session import ComparisonSession, is_decided, open_comparison
 from ampft.comparison.report.report_files import terminal_text, write_comparison
+from ampft.comparison.settings import CompareCommand
 from ampft.text.terminal import print_line
 
 

@@ -22,7 +22,6 @@ import torch
 from accelerate import PartialState
 
 from ampft.arguments import parse_classify_arguments
-from ampft.arguments.compare import ComparisonDesign, chosen_metric
 from ampft.comparison.execution.launch import write_subprocess_result
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
@@ -34,6 +33,7 @@ from ampft.comparison.execution.plan import (
     TrialResult,
 )
 from ampft.comparison.execution.plan_text import limits_of_design, shows_nothing
+from ampft.comparison.settings import ComparisonDesign, chosen_metric
 from ampft.data.splits import dependent_groups
 from ampft.data.step_batches import IntArray
 from ampft.engine.step import accumulate_gradient, apply_step

@@ -51,7 +51,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.skewed_seeds import seed_critical, skewed_part
 from ampft.errors import InputError
 from ampft.metrics.rare_losses import CaseDistribution

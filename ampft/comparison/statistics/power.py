@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.interval import (
     DifferenceEstimate,
     FloatArray,

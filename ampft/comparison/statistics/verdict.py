@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Self, TypeVar
 
-from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.power import min_support, rate_upper_limit, seeds_to_decide
 from ampft.errors import InputError

@@ -20,7 +20,6 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ampft.arguments.compare import MIN_SEEDS, PLACEBO, baseline_first, check_mode, parse_mode_list
 from ampft.comparison.analysis.loading import RecordedRun, find_runs
 from ampft.comparison.analysis.predictions import (
     ALPHA,
@@ -49,6 +48,13 @@ from ampft.comparison.findings import (
     metric_infos,
 )
 from ampft.comparison.remarks import Remark, remark
+from ampft.comparison.settings import (
+    MIN_SEEDS,
+    PLACEBO,
+    baseline_first,
+    check_mode,
+    parse_mode_list,
+)
 from ampft.comparison.statistics.speed_up import is_reliable_speed, speed_up
 from ampft.errors import InputError
 from ampft.export.int8 import INT8, Int8ProductCounter, quantize

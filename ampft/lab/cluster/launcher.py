@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.compare import CompareCommand
 from ampft.arguments.flags import later_wins
 from ampft.comparison.execution.comparison_folder import planned_ending
 from ampft.comparison.execution.launch import (
@@ -25,6 +24,7 @@ from ampft.comparison.execution.launch import (
     locked_log,
 )
 from ampft.comparison.execution.plan import Plan
+from ampft.comparison.settings import CompareCommand
 from ampft.errors import InputError
 from ampft.files import hashed_text, read_hashed, write_text
 from ampft.lab.cluster.canary import NodeFacts, recorded_device_kind

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from ampft.doors.predict_shards import Shard, ShardJob, shard_writer
+from ampft.doors.extension_points import Shard, ShardJob
+from ampft.doors.predict_shards import shard_writer
 from ampft.errors import InputError
 from ampft.files import atomic_path
 from ampft.lab.cluster.canary import code_hash

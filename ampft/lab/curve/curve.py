@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.commands import Command, CommandLine, TrainingSettings
-from ampft.arguments.compare import (
+from ampft.arguments.help_text import Help
+from ampft.comparison.settings import (
     COMPARISON,
     EXECUTION,
     KEPT_MODELS,
@@ -21,7 +22,6 @@ from ampft.arguments.compare import (
     comparison_command,
     parse_seeds,
 )
-from ampft.arguments.help_text import Help
 from ampft.errors import InputError
 from ampft.flag import OUTPUT, flag
 from ampft.precision.modes import BASELINE

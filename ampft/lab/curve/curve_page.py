@@ -9,8 +9,9 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from ampft.commands.extension_points import FolderReport
 from ampft.files import hashed_text, write_errors_explained, write_text
-from ampft.lab.curve.learning_curve import CURVE_NAME, LearningCurve
+from ampft.lab.curve.learning_curve import CURVE_NAME, LearningCurve, read_curve
 from ampft.ownership import check_replaceable
 from ampft.text.charts import Axis, Plot, element, picture, text
 from ampft.text.numbers import counted, percent, seed_list
@@ -246,3 +247,14 @@ def chart(curve: LearningCurve) -> Markup:
         alt=f"{units.heading} by number of labels: {means}. {doubling_text(curve)}",
         class_="chart",
     )
+
+
+def _is_curve(folder: Path) -> bool:
+    return (folder / CURVE_NAME).is_file()
+
+
+def _folder_text(folder: Path) -> str:
+    return curve_text(read_curve(folder / CURVE_NAME))
+
+
+CURVE_REPORT = FolderReport(_is_curve, _folder_text)

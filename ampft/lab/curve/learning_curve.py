@@ -45,11 +45,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions, read_run_predictions
 from ampft.comparison.execution.comparison_folder import LOGS_NAME, planned_ending, run_folder
 from ampft.comparison.execution.plan import Plan, PlannedRun
 from ampft.comparison.findings import MetricInfo, metric_info
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.interval import FloatArray, estimate_of_sums, half_widths
 from ampft.errors import InputError
 from ampft.files import read_hashed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ampft.arguments.compare import MIN_SEEDS
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.errors import InputError, listed
 from ampft.lab.referee.ledger import RUNS, JudgedModel, LedgerState, TestSet
 from ampft.lab.referee.sides import CaseTable, Side, TrainingRows, training_rows

@@ -20,8 +20,8 @@ from typing import Annotated, Any
 
 from filelock import FileLock, Timeout
 
-from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.findings import MetricInfo
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.errors import InputError
 from ampft.files import (
     CHANGED,

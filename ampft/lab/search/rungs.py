@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ampft.arguments.compare import ArmSettings
 from ampft.comparison.execution.comparison_folder import planned_ending, run_folder
 from ampft.comparison.execution.plan import CostEstimate, Plan, TrainingSize
+from ampft.comparison.settings import ArmSettings
 from ampft.comparison.statistics.folds import corrected_variance, estimate_over_folds
 from ampft.errors import InputError
 from ampft.features.validations import ERROR, LOSS, case_losses

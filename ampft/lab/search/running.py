@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.compare import MIN_SEEDS, CompareCommand, ComparisonFlags, comparison_command
 from ampft.arguments.flags import later_wins
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.comparison_folder import (
@@ -22,6 +21,7 @@ from ampft.comparison.execution.comparison_folder import (
 from ampft.comparison.execution.plan import CostEstimate, Plan, read_plan
 from ampft.comparison.execution.planning import redacted_settings
 from ampft.comparison.execution.session import ComparisonSession, open_comparison
+from ampft.comparison.settings import MIN_SEEDS, CompareCommand, ComparisonFlags, comparison_command
 from ampft.errors import InputError
 from ampft.files import hashed_text
 from ampft.lab.referee.checks import IdenticalPredictions

@@ -13,9 +13,9 @@ import psutil
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.commands import Command, CommandLine, TrainingSettings
-from ampft.arguments.compare import SET_BY_COMPARISON
 from ampft.arguments.flags import later_wins, parse_duration
 from ampft.arguments.help_text import Help
+from ampft.comparison.settings import SET_BY_COMPARISON
 from ampft.errors import InputError
 from ampft.lab.search.search_settings import SearchSettings, parse_rates
 from ampft.precision.modes import BASELINE

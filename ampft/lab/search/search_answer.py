@@ -8,9 +8,10 @@ from pathlib import Path
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import later_wins
+from ampft.commands.extension_points import FolderReport
 from ampft.errors import InputError
 from ampft.lab.search.rungs import Choice
-from ampft.lab.search.search_record import SearchAnswer, SearchState, read_state
+from ampft.lab.search.search_record import SEARCH_NAME, SearchAnswer, SearchState, read_state
 from ampft.runs.redaction import redact_command
 from ampft.text.escaping import inert
 from ampft.text.numbers import approximate_duration, counted, or_dash, points, signed_number
@@ -111,3 +112,10 @@ def gain_text(state: SearchState) -> str:
 
 def _signed(value: float, answer: SearchAnswer) -> str:
     return points(value) if answer.is_share else signed_number(value, 4)
+
+
+def _is_search(folder: Path) -> bool:
+    return (folder / SEARCH_NAME).is_file()
+
+
+SEARCH_REPORT = FolderReport(_is_search, report_text)

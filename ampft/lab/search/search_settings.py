@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ampft.arguments.compare import COMPARISON, EXECUTION, MIN_SEEDS
 from ampft.arguments.flags import parse_duration
+from ampft.comparison.settings import COMPARISON, EXECUTION, MIN_SEEDS
 from ampft.errors import InputError
 from ampft.flag import OUTPUT, REQUIRED, flag
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ampft import cli
-from ampft.arguments.compare import ArmSettings
+from ampft.comparison.settings import ArmSettings
 from ampft.lab.curve.curve import CURVE, label_counts_by_arm
 
 RUN = ("--train_file", "train.csv", "--test_file", "test.csv")

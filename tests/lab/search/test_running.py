@@ -12,8 +12,8 @@ from record_fixtures import record_of
 from test_rungs import PLAN
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.compare import ComparisonDesign
 from ampft.comparison.execution.plan import Plan
+from ampft.comparison.settings import ComparisonDesign
 from ampft.errors import InputError
 from ampft.files import describe_file, hashed_text
 from ampft.lab.search import running

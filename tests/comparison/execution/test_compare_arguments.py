@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ampft.arguments import parse_compare_arguments
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.errors import InputError
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from planned import plan
 
-from ampft.arguments import parse_compare_arguments, parse_compare_arms_arguments
+from ampft.comparison.arm_settings import parse_compare_arms_arguments
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.errors import InputError
 
 RUN = ("--", "--train_file", "train.csv")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from record_fixtures import record_of
 
-from ampft.arguments.compare import ComparisonDesign
 from ampft.comparison.execution.comparison_folder import run_folder
 from ampft.comparison.execution.plan import (
     CostEstimate,
@@ -17,6 +16,7 @@ from ampft.comparison.execution.plan import (
     TrainingSize,
     set_by_flags,
 )
+from ampft.comparison.settings import ComparisonDesign
 from ampft.files import hashed_text
 
 SIZE = TrainingSize(epochs=5, train_examples=1642)

@@ -14,7 +14,6 @@ import psutil
 import pytest
 from planned import plan
 
-from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import session as session_module
 from ampft.comparison.execution.comparison_folder import log_file, run_folder
 from ampft.comparison.execution.launch import (
@@ -24,6 +23,7 @@ from ampft.comparison.execution.launch import (
     run_command,
 )
 from ampft.comparison.execution.session import Progress, RunTimeForecast, open_comparison
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.text.numbers import approximate_duration

@@ -16,7 +16,6 @@ import psutil
 import pytest
 from planned import plan
 
-from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution import launch as module
 from ampft.comparison.execution.launch import (
     EndedProgram,
@@ -32,6 +31,7 @@ from ampft.comparison.execution.launch import (
 )
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.session import Progress, open_comparison
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.errors import InputError
 
 # Writes when it ran, on which cores and with which variable.

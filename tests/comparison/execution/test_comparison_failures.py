@@ -9,9 +9,9 @@ import signal
 import pytest
 from planned import plan
 
-from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.launch import interruptible
 from ampft.comparison.execution.session import open_comparison
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.errors import InputError
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from ampft.arguments.compare import MIN_SEEDS
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
 from ampft.comparison.findings import ArmResult, ClassDifference, SubgroupLoss, SubgroupLosses
+from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
 from ampft.comparison.statistics.power import power

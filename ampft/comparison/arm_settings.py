@@ -9,7 +9,10 @@ from dataclasses import asdict, dataclass
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.commands import Command, CommandLine, TrainingSettings
-from ampft.arguments.compare import (
+from ampft.arguments.flags import later_wins, parse_flags
+from ampft.arguments.help_text import Help
+from ampft.arguments.parsing import parse_classify_arguments
+from ampft.comparison.settings import (
     COMPARISON,
     PLACEBO,
     SET_BY_COMPARISON,
@@ -19,9 +22,6 @@ from ampft.arguments.compare import (
     ComparisonFlags,
     comparison_command,
 )
-from ampft.arguments.flags import later_wins, parse_flags
-from ampft.arguments.help_text import Help
-from ampft.arguments.parsing import parse_classify_arguments
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.precision.modes import BASELINE, MODES

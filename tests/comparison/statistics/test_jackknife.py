@@ -17,7 +17,7 @@ from sklearn.metrics import (
     matthews_corrcoef,
 )
 
-from ampft.checks.subgroup_losses import sums_of_class
+from ampft.comparison.analysis.subgroup_losses import sums_of_class
 from ampft.comparison.statistics.interval import jackknife_differences
 from ampft.errors import InputError
 from ampft.metrics.scores import scalar_scores

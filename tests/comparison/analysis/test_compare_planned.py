@@ -6,16 +6,16 @@ import json
 from dataclasses import replace
 
 import pytest
-from comparison_execution.planned import plan
+from planned import plan
 from run_folders import SEEDS, write_runs
 
 from ampft import cli
-from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.comparison_folder import plan_facts
 from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.remarks import remark, remark_texts
 from ampft.comparison.report.report_files import read_comparison
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.files import hashed_text
 
 WRONG = {arm: [range(5)] * 5 for arm in ("fp32", "placebo", "bf16")}

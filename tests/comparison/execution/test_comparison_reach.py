@@ -10,12 +10,12 @@ import pytest
 from planned import ESTIMATE, plan
 from running import rows, write_csv
 
-from ampft.arguments import parse_compare_arguments
-from ampft.arguments.compare_arms import parse_compare_arms_arguments
+from ampft.comparison.arm_settings import parse_compare_arms_arguments
 from ampft.comparison.execution import trial
 from ampft.comparison.execution.plan import TOO_FEW, FinalRows
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import check_final_rows
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
 from ampft.comparison.statistics.power import detection_limits
 from ampft.comparison.statistics.verdict import decide

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from planned import SIZE, plan
 
 from ampft import cli
-from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.comparison_folder import plan_facts
 from ampft.comparison.execution.plan import (
     Arm,
@@ -26,6 +25,7 @@ from ampft.comparison.execution.plan import (
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import plan_comparison
 from ampft.comparison.remarks import remark
+from ampft.comparison.settings import parse_compare_arguments
 from ampft.errors import InputError
 from ampft.files import hashed_text
 from ampft.runs.folder import RunFolder

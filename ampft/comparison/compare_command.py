@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.arguments.commands import Command, CommandLine
-from ampft.arguments.compare import PRECISIONS, CompareArguments, command_of_precisions
-from ampft.arguments.compare_arms import CompareArmsArguments, command_of_arms
 from ampft.arguments.help_text import Help
+from ampft.comparison.arm_settings import CompareArmsArguments, command_of_arms
+from ampft.comparison.settings import PRECISIONS, CompareArguments, command_of_precisions
 from ampft.errors import InputError
 from ampft.flag import OUTPUT, SETTINGS, flag, positional, split_names
 from ampft.precision.modes import BASELINE

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from comparison_analysis.run_folders import predicted, record_of, write_run
 from planned import ESTIMATE, SIZE, plan
+from run_folders import predicted, record_of, write_run
 from running import CANARIES
 
-from ampft.arguments import parse_compare_arms_arguments
-from ampft.arguments.compare import ArmSettings
+from ampft.comparison.arm_settings import parse_compare_arms_arguments
 from ampft.comparison.execution.comparison_folder import compare_planned_runs
 from ampft.comparison.execution.plan import (
     KIND_OF_LABELS,
@@ -31,6 +30,7 @@ from ampft.comparison.execution.planning import (
 )
 from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.remarks import remark_texts
+from ampft.comparison.settings import ArmSettings
 from ampft.errors import InputError
 from ampft.files import hashed_text
 from ampft.runs.record import BestPart, ValidationPart

@@ -8,9 +8,9 @@ import pytest
 from planned import plan
 from running import rows, write_csv
 
-from ampft.arguments import parse_compare_arguments
 from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.report.report_files import next_step_line
+from ampft.comparison.settings import parse_compare_arguments
 
 
 @pytest.mark.full

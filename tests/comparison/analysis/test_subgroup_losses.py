@@ -9,9 +9,9 @@ import pytest
 from run_folders import NAMES, predicted, write_outcomes
 from test_foreign_predictions import write_table
 
-from ampft.checks.subgroup_losses import detectable_loss
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.analysis.predictions import read_texts
+from ampft.comparison.analysis.subgroup_losses import detectable_loss
 from ampft.comparison.report.sections import subgroup_losses
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.data.splits import group_equal_keys

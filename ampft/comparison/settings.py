@@ -15,6 +15,7 @@ from ampft.arguments.help_text import Help
 from ampft.errors import InputError, did_you_mean
 from ampft.flag import MAX_SEED, OUTPUT, flag
 from ampft.precision.modes import BASELINE, MODES, is_fp32, mode_hint
+from ampft.processes import ENGINES, LOCAL
 from ampft.tasks.table import TASKS, problem_types
 from ampft.text.json_io import Count, NotNegative, Positive, ValueRule, is_ascending, one_of
 
@@ -25,7 +26,6 @@ MOST_SEEDS = 10_000
 Seeds = Annotated[int, ValueRule(lambda count: 0 <= count <= MOST_SEEDS, f"0 to {MOST_SEEDS}")]
 PLACEBO = "placebo"  # name of the arm
 PROGRAM = "compare_precision.py"
-ENGINES = (LOCAL, RAY) = ("local", "ray")
 KEPT_MODELS = ("none", "baseline", "all")
 
 # Settings of classify.py that the comparison chooses for each run, and what to do instead; empty

@@ -1,0 +1,31 @@
+"""What this add-on adds to the core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ampft.commands.extension_points import (
+    COMPLETION,
+    FOLDER_PREDICTION,
+    Completion,
+    FolderPrediction,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+@FOLDER_PREDICTION.add
+def folder_prediction() -> FolderPrediction:
+    """Return the function that predicts folders of files."""
+    from ampft.doors.predict_shards import predict_files
+
+    return predict_files
+
+
+@COMPLETION.add
+def completion() -> Completion:
+    """Return the function that completes commands in a shell."""
+    from ampft.doors.completion import print_completions
+
+    return print_completions

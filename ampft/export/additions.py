@@ -1,0 +1,39 @@
+"""What this add-on adds to the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ampft.commands.extension_points import AROUND_A_TRAINING, ARTIFACTS, COMMANDS, CommandEntry
+
+if TYPE_CHECKING:
+    from ampft.arguments.commands import Command
+    from ampft.commands.extension_points import Classifier
+
+
+def _export(argv: Sequence[str]) -> Command[Any, Any]:
+    from ampft.export.certificate.export_command import EXPORT
+
+    return EXPORT
+
+
+@COMMANDS.add
+def commands() -> tuple[CommandEntry, ...]:
+    """Return the commands."""
+    return (
+        CommandEntry(
+            "export",
+            AROUND_A_TRAINING,
+            "write a model for onnxruntime, OpenVINO or PyTorch, and verify it",
+            _export,
+        ),
+    )
+
+
+@ARTIFACTS.add
+def artifacts() -> Classifier:
+    """Return the function that reads an artifact for predictions."""
+    from ampft.export.artifact import artifact_classifier
+
+    return artifact_classifier
