@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -123,7 +124,8 @@ class ExtensionPoint(Generic[T]):
 def _import_additions() -> None:
     """Import the modules in which the add-ons that are present add to extension points."""
     for add_on in ADD_ONS:
-        if find_spec(f"ampft.{add_on}") and find_spec(f"ampft.{add_on}.additions"):
+        # `find_spec` would import the package of the add-on, which may be slow.
+        if (Path(__file__).parent / add_on / "additions.py").is_file():
             import_module(f"ampft.{add_on}.additions")
 
 

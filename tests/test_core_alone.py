@@ -66,6 +66,7 @@ def test_a_user_trains_and_predicts(core, files, tiny_model, tmp_path):
     settings.remove("--output_dir")
     settings += ["--output_dir", str(tmp_path / "run")]
     succeeded(python(core, "recipes/classify.py", "--mixed_precision", "fp32", *settings))
+    settings[-1] = str(tmp_path / "emulated")
     emulated = python(core, "recipes/classify.py", "--mixed_precision", "fp16", *settings)
     assert emulated.returncode == 2
     assert "`ampft/emulation` is absent" in emulated.stderr

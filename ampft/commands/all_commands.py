@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ampft.commands.extension_points import AROUND_A_TRAINING, COMMANDS, START, CommandEntry
+from ampft.commands.extension_points import AROUND_A_TRAINING, COMMANDS, GROUPS, START, CommandEntry
 
 if TYPE_CHECKING:
     from ampft.arguments.commands import Command
 
 
 def all_commands() -> dict[str, CommandEntry]:
-    """Return all commands by name: those of the core, then those of the add-ons."""
+    """Return all commands by name, in the order of the help."""
     added = [entry for entries in COMMANDS.all() for entry in entries]
-    return {entry.name: entry for entry in (*OF_THE_CORE, *added)}
+    entries = sorted((*OF_THE_CORE, *added), key=lambda entry: GROUPS.index(entry.group))
+    return {entry.name: entry for entry in entries}
 
 
 def _env(argv: Sequence[str]) -> Command[Any, Any]:

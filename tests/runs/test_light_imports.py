@@ -115,3 +115,11 @@ def test_runs_and_their_audit_import_neither_comparison_nor_diagnosis():
 @pytest.mark.slow
 def test_the_check_finds_torch():
     assert imported_by("import torch") == "['torch']"
+
+
+@pytest.mark.slow
+@pytest.mark.add_ons
+def test_what_add_ons_add_is_imported_when_it_is_used():
+    modules = modules_after("from ampft.commands.all_commands import all_commands; all_commands()")
+    assert "ampft.lab.additions" in modules
+    assert not modules & {"torch", "ampft.lab.doctor.doctor", "ampft.emulation"}
