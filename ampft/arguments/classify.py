@@ -427,6 +427,10 @@ class ClassifyArguments(
         return split_names(self.evaluate_only) or ()
 
     @property
+    def evaluated_run(self) -> str | None:
+        return self.model_name_or_path if self._trained[0] is not None else None
+
+    @property
     def model_labels(self) -> ModelLabels | None:
         """Labels of the model of a run without training; None if the data give the labels.
 

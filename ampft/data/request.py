@@ -250,6 +250,11 @@ class DataRequest(HubSettings):
         return ()
 
     @property
+    def evaluated_run(self) -> str | None:
+        """Folder of the run whose model is evaluated as it is; None if it is no run's."""
+        return None
+
+    @property
     def model_labels(self) -> ModelLabels | None:
         """Labels of the model of a run without training; None if the data give the labels."""
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import shlex
 import unicodedata
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.data.request import DataRequest, refuse_unused_options
+from ampft.data.sources.file_names import named_files
 from ampft.errors import InputError
 from ampft.text.scripts import without_script_spaces
 
@@ -25,10 +27,6 @@ if TYPE_CHECKING:
 NORMAL_95 = 1.96  # half width of a 95 % interval, in standard errors
 IntArray = npt.NDArray[np.int64]
 
-UNLABELLED_ROWS = (
-    "Rows without labels are predicted by `ampft predict --model FOLDER FILE`, with the folder of "
-    "a run or of an evaluation."
-)
 LIMITS = {
     "train": "max_train_samples",
     "validation": "max_eval_samples",
@@ -213,7 +211,8 @@ def _evaluated_splits(
     if asked == ["validation", "test"] and "test" not in splits and has_source:
         asked.remove("test")
         notes.append(
-            f"There are no test rows with labels, so none are predicted. {UNLABELLED_ROWS}"
+            f"There are no test rows with labels, so none are predicted. "
+            f"{unlabelled_advice(request)}"
         )
     for split in asked:
         if split not in splits:
@@ -222,9 +221,22 @@ def _evaluated_splits(
             raise InputError(
                 f"--evaluate_only {','.join(request.evaluated)} ({flag} without --do_train): there "
                 f"are no {split} rows with labels. Add --{split}_file{fraction}, or train with "
-                f"--do_train. {UNLABELLED_ROWS}"
+                f"--do_train. {unlabelled_advice(request)}"
             )
     return {split: splits[split] for split in ("train", *asked)}, notes
+
+
+def unlabelled_advice(request: DataRequest) -> str:
+    """Return the sentence that says what predicts rows without labels."""
+    model, file = request.evaluated_run, request.test_file
+    if model is None or file is None:
+        return (
+            "`ampft predict` predicts rows without labels, with the folder that a training, or an "
+            "evaluation on rows with labels, has written."
+        )
+    files = map(str, named_files(file, "--test_file"))
+    command = shlex.join(["ampft", "predict", "--model", model, *files])
+    return f"To predict rows without labels: {command}"
 
 
 def missing_splits(

@@ -40,7 +40,7 @@ from ampft.data.sources.arrow_rows import read_rows
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
 from ampft.data.sources.folders import TEXT, folder_kind
 from ampft.data.sources.source_table import SAMPLE_ROWS, SourceTable, described_columns
-from ampft.data.splits import UNLABELLED_ROWS
+from ampft.data.splits import unlabelled_advice
 from ampft.decision import JOIN, template
 from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.flag import split_names
@@ -80,7 +80,7 @@ def read_tables(
     except InputError as error:
         if request.evaluated != ("test",):
             raise
-        raise InputError(f"{error} {UNLABELLED_ROWS}") from error
+        raise InputError(f"{error} {unlabelled_advice(request)}") from error
     rows, empty, unlabelled = {}, [], []
     for split, parts in tables.items():
         sources = columns.of_table(parts[0].columns).sources

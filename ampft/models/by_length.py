@@ -52,8 +52,7 @@ def guard_against_text_padding(
     except (RuntimeError, ValueError, AssertionError, IndexError) as error:
         raise InputError(
             f"model: {type(model).__name__} fails on a batch of {len(next(iter(batch.values())))} "
-            f"training {noun}: {' '.join(str(error).split())}. Check that the tokenizer is the "
-            "model's own."
+            f"training {noun} in float32: {' '.join(str(error).split()).rstrip('.')}."
         ) from error
     if difference <= TOLERANCE:
         return ()

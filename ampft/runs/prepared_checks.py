@@ -8,14 +8,14 @@ less exact than the mode usually is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 
 from ampft.arguments.classify import ADAMW, ClassifyArguments
@@ -280,9 +280,22 @@ def _run_model(prepared: Prepared) -> str | None:
         except RuntimeError as error:
             raise InputError(
                 f"model: {type(prepared.loaded.model).__name__} cannot run in {precision.mode} "
-                f"({error}). Use --mixed_precision fp32, or another model."
+                f"({error}).{_float32_remedy(prepared, batch)}"
             ) from error
     return None
+
+
+def _float32_remedy(prepared: Prepared, batch: Mapping[str, Tensor]) -> str:
+    """Return the advice to train in float32 if the model runs in it; empty if it does not."""
+    accelerator, precision = prepared.accelerator, prepared.precision
+    if precision.properties.replaces_layers or is_sharded(accelerator):
+        return ""
+    try:
+        with in_float32(accelerator, prepared.model, precision) as plain, evaluation_mode(plain):
+            prepared.task.logits(plain, batch)
+    except RuntimeError:
+        return ""
+    return " It runs in float32: use --mixed_precision fp32."
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.row_labels import NO_LABEL, UNLABELLED
 from ampft.data.sources.file_names import named_files
 from ampft.decision import CONTRACT_NAME
+from ampft.engine.threads import restore_cpu_threads
 from ampft.errors import InputError
 from ampft.kinds.prediction import InputRows, PredictRequest
+from ampft.precision.accelerator import training_device
 from ampft.precision.resolve import requested_mode
 from ampft.runs.predict import checked_rows, load_run_classifier, predict_file
 from ampft.runs.run_text import task_row
@@ -56,6 +58,8 @@ class UnlabelledRows:
             InputError: The rows or the output cannot be used.
         """
         args, model = self.args, str(self.args.model_name_or_path)
+        training_device(cpu=args.use_cpu)
+        restore_cpu_threads(args.cpu_threads, num_processes=1)
         output = Path(str(args.output_dir)) if folder is None else folder
         target = output / PREDICTIONS
         output.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from running import CLASSIFY, call_here, printed, succeeded, text_settings
 from tiny_text import save_tiny_bert
+from transformers import BertForSequenceClassification
 
 from ampft.checks.harm import GradientChange
 from ampft.runs import prepared_checks
@@ -69,3 +70,28 @@ def test_a_large_error_a_skipped_start_and_lost_entries_are_said():
     assert "5.0% of the gradient becomes 0 in bf16" in text
     good = PrecisionCheck("bf16", 8, 1.0, 1.0, 0.01, ("head", 0.02), 0.0, None, None, 0.15)
     assert len(good.notes) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs_in_float32", [True, False])
+def test_float32_is_advised_where_the_model_runs_in_it(
+    runs_in_float32, monkeypatch, files, tiny_model, tmp_path
+):
+    original, calls = BertForSequenceClassification.forward, []
+
+    def forward(self, *args, **inputs):
+        if torch.is_autocast_enabled("cpu"):
+            calls.append("bf16")
+            raise RuntimeError("no kernel for this dtype")
+        if calls and not runs_in_float32:  # not while it is loaded
+            raise RuntimeError("no kernel for any dtype")
+        return original(self, *args, **inputs)
+
+    monkeypatch.setattr(BertForSequenceClassification, "forward", forward)
+    words = text_settings(files, tiny_model, tmp_path / "run")
+    done = call_here(CLASSIFY, *words, "--mixed_precision", "bf16", "--padding")
+    assert done.returncode == 2
+    advice = " It runs in float32: use --mixed_precision fp32." if runs_in_float32 else ""
+    message = f"cannot run in bf16 (no kernel for this dtype).{advice}"
+    assert done.stderr.rstrip().endswith(message)
+    assert not (tmp_path / "run").exists()

@@ -326,7 +326,17 @@ def test_a_recipe_names_the_command_for_rows_without_labels(run, files, tmp_path
     words = ("--model_name_or_path", run.folder, "--test_file", file, "--do_predict")
     done = call_here(CLASSIFY, *words, "--output_dir", out, "--use_cpu")
     assert done.returncode == 2
-    assert "ampft predict --model FOLDER FILE" in " ".join(done.stderr.split())
+    command = f"ampft predict --model {run.folder} {file}"
+    assert done.stderr.rstrip().endswith(f"To predict rows without labels: {command}")
+    assert not out.exists()
+
+
+def test_the_processor_is_that_of_the_command_for_rows_without_labels(run, files, tmp_path):
+    out, file = tmp_path / "out", without_labels(files / "test.csv", tmp_path / "u.csv", "mark")
+    words = ("--test_file", file, "--do_predict", "--output_dir", out, "--cpu_threads", "0")
+    done = call_here(BIN / "ampft", "train", "--model_name_or_path", run.folder, *words)
+    assert done.returncode == 2
+    assert "--cpu_threads: received 0; it must be at least 1" in done.stderr
     assert not out.exists()
 
 
