@@ -63,7 +63,7 @@ _KNOWN = (
     (
         "Kernel size can't be greater than actual input size",
         "an input is shorter than the model can read, such as a text of one character for CANINE. "
-        "Remove or lengthen such inputs, or choose another model.",
+        "Remove or lengthen such inputs.",
     ),
     (
         "Input language unknown",

@@ -165,10 +165,10 @@ class PixelInputs:
         examples = self.splits["train"]
         pixels = examples.collate(np.arange(1))["pixel_values"]
         height, width = pixels.shape[-2:]
-        sizes = {(height, width): "Pass the --image_size that it needs, or use another model."}
+        sizes = {(height, width): "Pass the --image_size that it needs."}
         if examples.scale_seed is not None:
             extremes = [scaled_size((height, width), factor) for factor in SCALES]
-            sizes |= dict.fromkeys(extremes, "Remove --multi_scale, or use another model.")
+            sizes |= dict.fromkeys(extremes, "Remove --multi_scale.")
         for size, remedy in sizes.items():
             what = f"images of {size[1]} x {size[0]} pixels"
             with refused_inputs(model, f"{MODEL_NAME_FLAG} {self.model_path}", what, remedy):

@@ -198,7 +198,7 @@ def _try_shortest(model: Any, examples: SoundExamples, frames: IntArray, split: 
     row, features = int(np.argmin(frames)), examples.features
     place = media_reference(examples.files, split, row)
     what = f"this sound of {frames[row] / features.rate:.3f} s, the shortest of the split {split}"
-    remedy = "Remove sounds that are too short, or use another model."
+    remedy = "Remove sounds that are too short."
     with refused_inputs(model, place, what, remedy):
         batch = examples.collate(np.array([row]))
         model(**{features.name: batch[features.name]})
@@ -289,8 +289,7 @@ def guard_against_sound_padding(model: Any, features: SoundFeatureExtractor) -> 
     except (RuntimeError, ValueError, IndexError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise InputError(
-            f"model: {type(model).__name__} cannot run on sounds of 0.4 to 1 seconds ({reason}). "
-            "Use another model."
+            f"model: {type(model).__name__} cannot run on sounds of 0.4 to 1 seconds ({reason})."
         ) from error
     if features.gives_mask and difference <= TOLERANCE:
         return (f"padding is masked: its logits do not depend on it (within {difference:.0e})",)

@@ -62,6 +62,7 @@ def model_card(
         _introduction(record, report, has_interval=hub_model_id is not None),
         _use(record, hub_model_id or THIS_FOLDER),
         _long_texts(record, has_record=hub_model_id is None),
+        _least_probability(record),
         _served_back(record),
         _precision(record),
         f"## Results\n\n{markdown(result_blocks(record, report))}",
@@ -176,6 +177,19 @@ def _long_texts(record: RunRecord, *, has_record: bool) -> str:
         return ""
     command = f" `ampft predict --model {THIS_FOLDER}` does, as the training did." * has_record
     return f"Long texts are not split into windows by a pipeline.{command}"
+
+
+def _least_probability(record: RunRecord) -> str:
+    """Return from which probability the run predicted each of several labels."""
+    least = record.arguments.get("threshold")
+    is_tuned = record.decisions is not None and record.decisions.labels
+    row = task_row(record)
+    if not row.several_labels or row.labels_of_columns or least is None or is_tuned:
+        return ""  # the decisions have those that were tuned
+    return (
+        f"A label is predicted if its probability is at least {least:g}. A pipeline gives the "
+        "probability of every label, and decides nothing."
+    )
 
 
 def _served_back(record: RunRecord) -> str:

@@ -172,3 +172,13 @@ def test_paths_of_local_files_stay_out_of_the_card(make_record, make_report):
     assert "Texts consist of `title` and `body`, joined by a space." in card
     for folder in ("/home", "secret", "private"):
         assert folder not in card
+
+
+def test_the_card_of_several_labels_says_from_which_probability_one_is_predicted(
+    make_record, make_report
+):
+    report, record = make_report(), make_record()
+    said = "A label is predicted if its probability is at least 0.3."
+    several = replace(record, arguments={**record.arguments, "threshold": 0.3})
+    assert said not in model_card(several, report)
+    assert said in model_card(replace(several, task="multi-label"), report)

@@ -532,8 +532,7 @@ def _result(
     failure = arm.failure
     if arm is baseline and failure:
         raise InputError(
-            f"{FLAG}: the predictions of the model in {BASELINE} are not finite ({failure}). Use "
-            "another model."
+            f"{FLAG}: the predictions of the model in {BASELINE} are not finite ({failure})."
         )
     return ArmResult(
         name=arm.name,
