@@ -41,21 +41,17 @@ TABLES = {
 }
 # Modules of the add-ons that the core uses, by the names under which it asks for them.
 ROOMS = {
-    "cluster": "lab.cluster.launcher",
     "contradicting labels": "checks.contradicting_labels",
     "declared tasks": "labels.declared_task",
     "embedding gradient": "fast.embedding_gradient",
     "emulation": "emulation",
-    "environment": "doors.environment",
     "expected time": "checks.expected_time",
     "flags of other scripts": "doors.other_scripts",
     "flags of transformers": "doors.transformers_flags",
-    "foreign predictions": "doors.foreign_predictions",
     "harm": "checks.harm",
     "joint weights": "fast.joint_weights",
     "label errors": "checks.label_errors",
     "graphs": "fast.graph_choice",
-    "inference": "export.inference.compare_inference",
     "files of other formats": "checks.other_formats",
     "files of words": "words.conll",
     "hidden cells": "checks.hidden_cells",

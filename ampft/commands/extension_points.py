@@ -68,9 +68,22 @@ class Completion(Protocol):
     ) -> None: ...
 
 
+class EnvironmentFacts(Protocol):
+    """Collects what this machine and its packages can do."""
+
+    def collect_environment(self, measure: bool = True) -> dict[str, Any]:
+        """Return facts; with `measure`, also the rates of matrix products, which take seconds."""
+        ...
+
+    def format_environment(self, environment: dict[str, Any]) -> str:
+        """Return the facts as text."""
+        ...
+
+
 COMMANDS = ExtensionPoint[tuple[CommandEntry, ...]]("lab", "adds commands")
 FOLDER_REPORTS = ExtensionPoint[tuple[FolderReport, ...]]("comparison", "reports comparisons")
 CARD_SECTION = ExtensionPoint[CardSection]("comparison", "describes comparisons in a card")
 ARTIFACTS = ExtensionPoint["Classifier"]("export", "reads artifacts")
 FOLDER_PREDICTION = ExtensionPoint[FolderPrediction]("doors", "predicts folders of files")
+ENVIRONMENT_FACTS = ExtensionPoint[EnvironmentFacts]("doors", "describes the environment")
 COMPLETION = ExtensionPoint[Completion]("doors", "completes commands in a shell")

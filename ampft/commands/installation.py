@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.help_text import Help
+from ampft.commands.extension_points import ENVIRONMENT_FACTS
 from ampft.errors import InputError
 from ampft.flag import flag, positional
-from ampft.registry import room
 from ampft.text.escaping import printable
 
 
@@ -33,7 +33,7 @@ class RecipeFlags:
 
 def show_environment(line: CommandLine[EnvironmentFlags]) -> None:
     """Print how this machine and its packages handle mixed precision."""
-    environment = room("environment")
+    environment = ENVIRONMENT_FACTS.require()
     found = environment.collect_environment(measure=not line.flags.no_measure)
     as_json = line.flags.json
     print(

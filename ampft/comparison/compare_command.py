@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.help_text import Help
 from ampft.comparison.arm_settings import CompareArmsArguments, command_of_arms
+from ampft.comparison.extension_points import INFERENCE, TABLES
 from ampft.comparison.settings import PRECISIONS, CompareArguments, command_of_precisions
 from ampft.errors import InputError
 from ampft.flag import OUTPUT, SETTINGS, flag, positional, split_names
 from ampft.precision.modes import BASELINE
-from ampft.registry import room
 from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def compare(line: CommandLine[CompareFlags]) -> None:
         _refuse_results(Path(flags.output_dir))
     margin = flags.margin / 100
     if flags.predictions:
-        comparison = room("foreign predictions").compare_tables(
+        comparison = TABLES.require().compare_tables(
             flags.predictions,
             metric=flags.metric,
             margin=margin,
@@ -130,7 +130,7 @@ def compare(line: CommandLine[CompareFlags]) -> None:
             label_names=split_names(flags.label_names),
         )
     elif flags.inference:
-        inference = room("inference")
+        inference = INFERENCE.require()
         modes = inference.parse_inference_modes(flags.inference)
         folders = [Path(run) for run in flags.runs]
         comparison = inference.compare_inference(folders, modes, metric=flags.metric, margin=margin)

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from ampft.commands.extension_points import (
     COMPLETION,
+    ENVIRONMENT_FACTS,
     FOLDER_PREDICTION,
     Completion,
+    EnvironmentFacts,
     FolderPrediction,
 )
+from ampft.comparison.extension_points import TABLES, Tables
 
 if TYPE_CHECKING:
     pass
@@ -29,3 +32,19 @@ def completion() -> Completion:
     from ampft.doors.completion import print_completions
 
     return print_completions
+
+
+@TABLES.add
+def tables() -> Tables:
+    """Return the comparison of tables of predictions."""
+    from ampft.doors import foreign_predictions
+
+    return foreign_predictions
+
+
+@ENVIRONMENT_FACTS.add
+def environment_facts() -> EnvironmentFacts:
+    """Return what describes the environment."""
+    from ampft.doors import environment
+
+    return environment

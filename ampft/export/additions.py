@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ampft.commands.extension_points import AROUND_A_TRAINING, ARTIFACTS, COMMANDS, CommandEntry
+from ampft.comparison.extension_points import INFERENCE, Inference
 
 if TYPE_CHECKING:
     from ampft.arguments.commands import Command
@@ -37,3 +38,11 @@ def artifacts() -> Classifier:
     from ampft.export.artifact import artifact_classifier
 
     return artifact_classifier
+
+
+@INFERENCE.add
+def inference() -> Inference:
+    """Return the comparison of precisions of inference."""
+    from ampft.export.inference import compare_inference
+
+    return compare_inference

@@ -14,6 +14,7 @@ from ampft.commands.extension_points import (
     CommandEntry,
     FolderReport,
 )
+from ampft.comparison.extension_points import CLUSTER, Cluster
 from ampft.doors.extension_points import CLUSTER_PREDICTION, ShardPrediction
 
 if TYPE_CHECKING:
@@ -159,3 +160,11 @@ def cluster_prediction() -> ShardPrediction:
     from ampft.lab.cluster.shard_pool import predict_on_cluster
 
     return predict_on_cluster
+
+
+@CLUSTER.add
+def cluster() -> Cluster:
+    """Return the launchers of a Ray cluster."""
+    from ampft.lab.cluster import launcher
+
+    return launcher

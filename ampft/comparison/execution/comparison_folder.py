@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.plan import PLAN_NAME, Plan, PlannedRun, set_by_flags
+from ampft.comparison.extension_points import TABLES
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.settings import MIN_SEEDS
 from ampft.errors import InputError
 from ampft.files import CHANGED, Recorded, atomic_path, read_hashed
-from ampft.registry import room
 from ampft.runs.manifest import check_files
 from ampft.runs.record import RunRecord, read_record
 from ampft.runs.run_text import problem_of
@@ -363,7 +363,7 @@ def _compare_folds(
         path = folder / TABLES_NAME / f"{joined.name}.parquet"
         _write_joined(path, folds[joined])
         sources.append(f"{joined.arm.name}:{joined.seed}={path}")
-    compared: Comparison = room("foreign predictions").compare_tables(
+    compared = TABLES.require().compare_tables(
         sources, metric=plan.metric, margin=plan.design.margin, baseline=plan.arms[0].name
     )
     # The plan trained all arms alike, and the tables call any column of groups "group".
@@ -406,7 +406,7 @@ def _write_joined(path: Path, runs: Mapping[int, Path]) -> None:
             for name, value in found.items():
                 columns.setdefault(name, []).append(value)
     # Each seed numbers groups in its own way.
-    named = room("foreign predictions").groups_by_row(columns.pop("group"), columns["id"])
+    named = TABLES.require().groups_by_row(columns.pop("group"), columns["id"])
     columns |= {} if named is None else {"group": named}
     with atomic_path(path.absolute()) as temporary:
         pq.write_table(pa.table(columns), temporary, compression="zstd")

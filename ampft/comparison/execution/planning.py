@@ -46,6 +46,7 @@ from ampft.comparison.execution.plan_text import (
     rounded_up,
     shows_nothing,
 )
+from ampft.comparison.extension_points import CLUSTER
 from ampft.comparison.remarks import remark
 from ampft.comparison.settings import CompareCommand, chosen_metric
 from ampft.data.sources.file_names import data_stem
@@ -53,7 +54,6 @@ from ampft.errors import InputError
 from ampft.ownership import is_leftover
 from ampft.precision.modes import BASELINE
 from ampft.processes import RAY
-from ampft.registry import room
 from ampft.runs.folder import check_creatable
 from ampft.runs.redaction import redact_command, redact_secrets
 from ampft.runs.start import check_data_files
@@ -314,7 +314,7 @@ def trial_starter(command: CompareCommand) -> Callable[[Program], object]:
         InputError: There are too few GPUs, cores or nodes.
     """
     if command.design.engine == RAY:
-        launcher = room("cluster").ray_launcher_of_trials(command)
+        launcher = CLUSTER.require().ray_launcher_of_trials(command)
         return lambda program: launcher.run(program, lambda: None)
     return _start_in(command_slots(command)[0], command.design.config_file)
 

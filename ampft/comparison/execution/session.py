@@ -42,6 +42,7 @@ from ampft.comparison.execution.launch import (
 from ampft.comparison.execution.plan import PLAN_NAME, Arm, Plan, PlannedRun, keeps_model, read_plan
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.planning import command_seconds
+from ampft.comparison.extension_points import CLUSTER
 from ampft.comparison.remarks import choice_text
 from ampft.comparison.settings import CompareCommand
 from ampft.engine.checkpoints.store import CheckpointStore
@@ -50,7 +51,6 @@ from ampft.files import hashed_text, write_errors_explained
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
 from ampft.processes import RAY
-from ampft.registry import room
 from ampft.runs.folder import RunFolder, check_output_folder
 from ampft.runs.manifest import remove_earlier_run, remove_weights
 from ampft.runs.resume import checkpoint_damage
@@ -542,8 +542,7 @@ def make_launchers(command: CompareCommand, plan: Plan, folder: Path) -> tuple[L
         InputError: There are too few GPUs, cores or nodes.
     """
     if command.design.engine == RAY:
-        launcher = room("cluster")
-        return launcher.ray_launchers(command, plan, folder)
+        return CLUSTER.require().ray_launchers(command, plan, folder)
     config_file = command.design.config_file
     return tuple(LocalLauncher(slot, config_file) for slot in command_slots(command))
 
