@@ -41,7 +41,6 @@ TABLES = {
 }
 # Modules of the add-ons that the core uses, by the names under which it asks for them.
 ROOMS = {
-    "contradicting labels": "checks.contradicting_labels",
     "declared tasks": "labels.declared_task",
     "embedding gradient": "fast.embedding_gradient",
     "emulation": "emulation",
@@ -54,7 +53,6 @@ ROOMS = {
     "graphs": "fast.graph_choice",
     "files of other formats": "checks.other_formats",
     "files of words": "words.conll",
-    "hidden cells": "checks.hidden_cells",
     "masks": "media.mask_data",
     "objects of JSON": "doors.json_objects",
     "packed attention": "fast.packing.packed_attention",
@@ -65,7 +63,6 @@ ROOMS = {
     "serving back": "doors.serving_back",
     "simple methods": "checks.baseline",
     "tagged words": "words.reading",
-    "texts": "checks.garbled_texts",
     "unused precision": "checks.unused_precision",
     "value ranges": "checks.value_ranges",
 }

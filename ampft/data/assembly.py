@@ -25,6 +25,7 @@ from ampft.data.dataset import (
     strata_of,
     value_bytes,
 )
+from ampft.data.extension_points import CONTRADICTION_NOTES, TEXT_NOTES
 from ampft.data.labelled_rows import LabelledRows
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
@@ -49,7 +50,6 @@ from ampft.data.splits import (
 )
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 from ampft.flag import split_names
-from ampft.registry import found
 from ampft.text.numbers import counted
 
 DigestArray = npt.NDArray[np.uint64]
@@ -125,17 +125,17 @@ def assemble(
     shared_notes, shared = _shared_rows(rows, digests, exact, refuse=request.fail_on_leak)
     # What is said of training rows has no meaning without a training.
     is_silent = bool(ordered or columns.labels.numbers or request.evaluated)
-    texts = None if request.evaluated else found("texts")
-    labels = None if is_silent else found("contradicting labels")
+    text_notes = None if request.evaluated else TEXT_NOTES.get()
+    contradiction_notes = None if is_silent else CONTRADICTION_NOTES.get()
     all_notes = [
         *notes,
         *conversion_notes,
         *(note for part in rows.values() for note in part.notes),
-        *([] if texts is None else texts.text_notes(train, columns)),
+        *(text_notes(train, columns) if text_notes else []),
         *_ignored_notes(rows, request.ignored_labels),
         *label_notes,
         *([] if is_silent else _label_notes(names, train.labels, several=several)),
-        *([] if labels is None else labels.contradiction_notes(train, digests["train"])),
+        *(contradiction_notes(train, digests["train"]) if contradiction_notes else []),
         *shared_notes,
         *group_notes,
         *split_notes,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ampft.data.extension_points import HIDDEN_CELL_NOTES
 from ampft.data.sources.source_table import NamedColumns, Row, SourceTable, refuse_duplicates
 from ampft.errors import InputError, quoted_list
-from ampft.registry import found
 from ampft.text.numbers import counted
 
 if TYPE_CHECKING:
@@ -156,9 +156,9 @@ def read_workbook(path: Path, *, flag: str, sheet: str | None) -> SourceTable:
             f"{path}: {counted(len(merged), 'merged area')} of cells: each row has the value of the"
             " first."
         )
-    if (hidden := found("hidden cells")) is not None:
+    if hidden_notes := HIDDEN_CELL_NOTES.get():
         with _opened_sheet(path, title) as (worksheet, _):
-            notes += hidden.hidden_notes(worksheet, columns.places, path, unseen)
+            notes += hidden_notes(worksheet, columns.places, path, unseen)
     notes += columns.unread_note(str(path), (values for _, values in filled()), width)
     return SourceTable(
         columns=columns.names, read=read, unit="row", origin=str(path), notes=(*notes,)
