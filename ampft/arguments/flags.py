@@ -12,6 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -140,7 +141,12 @@ class ConfigFlag:
 def fields_and_hints(*kinds: type[Any]) -> tuple[dict[str, Field[Any]], dict[str, Any]]:
     """Return the fields of dataclasses and their types, by name; of equal names the last."""
     known = {f.name: f for kind in kinds for f in fields(cast("Any", kind))}
-    return known, {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
+    return known, {name: hint for kind in kinds for name, hint in _hints(kind).items()}
+
+
+@cache
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
 
 
 def later_wins(kind: type[Any], *parts: Sequence[str]) -> list[str]:

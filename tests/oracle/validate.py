@@ -26,9 +26,8 @@ def check(
     fitted = {"calibrate", "tune_thresholds"} & set(case.settings)
     if case.task not in ("text", "pairs", "ordinal") or fitted:
         return found
-    losses = {}
+    losses = _losses(case, drawn, names, oracle, [v["step"] for v in run.record["validations"]])
     for validation in run.record["validations"]:
-        losses[validation["step"]] = _losses(case, drawn, names, oracle, validation["step"])
         weights = None
         if case.settings.get("weighted_metrics"):
             weights = weights_of(case, kept_rows(case, drawn, "validation"))
@@ -38,17 +37,21 @@ def check(
     return found + _check_choice(case, run, losses)
 
 
-def _losses(case: Case, drawn: Drawn, names: list[str], oracle: Trained, step: int) -> np.ndarray:
-    """Return (n,) log losses of the validation rows by the weights after a step."""
+def _losses(
+    case: Case, drawn: Drawn, names: list[str], oracle: Trained, steps: list[int]
+) -> dict[int, np.ndarray]:
+    """Return (n,) log losses of the validation rows, by the step whose weights predict them."""
     model, tokenizer = load_initial(case, drawn, names)
-    model.load_state_dict(oracle.averages[step], strict=False)
     rows = kept_rows(case, drawn, "validation")
-    values = []
-    with torch.no_grad():
-        for (_, row), target in zip(rows, targets_of(case, names, rows), strict=True):
-            logits = logits_of(model, encode(case, tokenizer, text_of(case, drawn, row)))
-            values.append(-float(logits.log_softmax(0)[target]))
-    return np.array(values)
+    targets = targets_of(case, names, rows)
+    inputs = [encode(case, tokenizer, text_of(case, drawn, row)) for _, row in rows]
+    losses = {}
+    for step in steps:
+        model.load_state_dict(oracle.averages[step], strict=False)
+        with torch.no_grad():
+            logits = [logits_of(model, windows).log_softmax(0) for windows in inputs]
+        losses[step] = np.array([-float(l[t]) for l, t in zip(logits, targets, strict=True)])
+    return losses
 
 
 def _check_steps(case: Case, run: RunFolder) -> list[Disagreement]:
