@@ -141,7 +141,8 @@ class ConfigFlag:
 def fields_and_hints(*kinds: type[Any]) -> tuple[dict[str, Field[Any]], dict[str, Any]]:
     """Return the fields of dataclasses and their types, by name; of equal names the last."""
     known = {f.name: f for kind in kinds for f in fields(cast("Any", kind))}
-    return known, {name: hint for kind in kinds for name, hint in _hints(kind).items()}
+    hints = [_hints(cast("Any", kind)) for kind in kinds]
+    return known, {name: hint for part in hints for name, hint in part.items()}
 
 
 @cache
