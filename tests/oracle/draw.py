@@ -73,11 +73,13 @@ def draw(case: Case, folder: Path) -> Drawn:
         files[split] = folder / f"{split}.{case.format}"
         write(files[split], rows[split], "crlf" in case.traits)
     # Imported late: it needs the rows that this module draws.
-    from oracle.read import label_names
+    from oracle.read import kept_rows, label_names
 
-    names = label_names(case, rows["train"])
-    model = save_model(case, names, folder / "model")
-    return Drawn(files, rows, texts, labels, model)
+    drawn = Drawn(files, rows, texts, labels, folder / "model")
+    save_model(
+        case, label_names(case, [row for _, row in kept_rows(case, drawn, "train")]), drawn.model
+    )
+    return drawn
 
 
 def _rows(case: Case, split: str, count: int, random_: random.Random) -> list[Row]:
@@ -251,7 +253,7 @@ def special_tokens(family: str) -> tuple[str, ...]:
     return STYLES[FAMILIES[family][1]]
 
 
-def save_model(case: Case, names: list[str], folder: Path) -> Path:
+def save_model(case: Case, names: list[str], folder: Path) -> None:
     """Save a model with a head for the labels, and its tokenizer."""
     import torch
     import transformers
@@ -274,7 +276,6 @@ def save_model(case: Case, names: list[str], folder: Path) -> Path:
             if parameter.ndim > 1 or "bias" in name:
                 parameter.add_(torch.randn_like(parameter), alpha=0.05)
     model.save_pretrained(folder)
-    return folder
 
 
 def save_tokenizer(case: Case, folder: Path) -> tuple[int, dict[str, Any]]:

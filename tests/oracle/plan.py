@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any
 from oracle.cases import Case
 from oracle.draw import CLASSES as CLASSES_OF_DRAWN
 from oracle.draw import FAMILIES, TRAITS, Drawn
-from oracle.read import is_missing, kept_rows, overlaps
+from oracle.read import is_missing, kept_rows, label_of, overlaps
 from oracle.relations import RELATIONS
 from oracle.train import batches_of
 
@@ -217,7 +218,7 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
     "report_to": ("wandb", ()), "train_split_name": ("train", ()), "remove_splits": ("a", ()),
     "dataset_config_name": ("a", ()), "validation_fraction": (0.3, ()), "test_fraction": (0.3, ()),
     "cuda_graphs": (True, ()), "load_in_4bit": (True, ()),
-    "allow_topology_change": (True, ()), "encoding": ("latin-1", ()),
+    "allow_topology_change": (True, ()),
 }  # fmt: skip
 
 
@@ -316,12 +317,24 @@ def _refusal_of_rows(case: Case, drawn: Drawn) -> str:
                 return "a label that training does not have"
             if not others:
                 return "no rows"
+        largest = max(Counter(str(row["label"]) for _, row in rows).values())
+        if "inspect_data" in case.settings and largest < 5:
+            return "a split that cannot be cut into five parts with each class"
+    elif case.task in ("multi-label", "columns"):
+        labels = _labels_in(case, drawn, "train")
+        if not (_labels_in(case, drawn, "validation") | _labels_in(case, drawn, "test")) <= labels:
+            return "a label that training does not have"
     steps = len(batches_of(case, len(rows)))
     if "fail_on_leak" in case.settings and overlaps(case, drawn):
         return "a leak"
     if case.settings.get("num_warmup_steps", 0) >= steps:
         return "the rate never reaches its peak"
     return ""
+
+
+def _labels_in(case: Case, drawn: Drawn, split: str) -> set[str]:
+    rows = kept_rows(case, drawn, split)
+    return {name for _, row in rows for name in label_of(case, drawn, row)}
 
 
 @cache

@@ -116,7 +116,7 @@ def check_single_label(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagre
     found += compare("confidence", [r["confidence"] for r in rows], confidence.tolist(), 1e-7)
     numbers = single_label(truth, shares, predicted, weights)
     if case.task == "ordinal":
-        numbers |= _ordinal(truth, predicted, weights)
+        numbers |= _ordinal(truth, predicted, weights, len(names))
     found += check_numbers(run, numbers)
     matrix = metrics.confusion_matrix(truth, predicted, labels=range(len(names)))
     found += compare("confusion_matrix", run.report["confusion_matrix"], matrix.tolist())
@@ -133,8 +133,12 @@ def check_single_label(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagre
     return found + check_table(run, by_class, names)
 
 
-def _ordinal(truth: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None) -> Numbers:
-    kappa = metrics.cohen_kappa_score(truth, predicted, weights="quadratic", sample_weight=weights)
+def _ordinal(
+    truth: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None, classes: int
+) -> Numbers:
+    kappa = metrics.cohen_kappa_score(
+        truth, predicted, labels=range(classes), weights="quadratic", sample_weight=weights
+    )
     return {
         "quadratic_kappa": _or_none(kappa),
         "mae": metrics.mean_absolute_error(truth, predicted, sample_weight=weights),
@@ -208,6 +212,14 @@ def check_multi_label(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagree
     numbers["log_loss"] = float(np.average(-np.log(p).mean(1), weights=weights))
     numbers["brier"] = float(np.average(((shares - truth) ** 2).mean(1), weights=weights))
     numbers |= ranking(truth, shares, weights, several=True)
+    counted = np.ones(len(rows)) if weights is None else weights
+    precisions = [  # of a label that all rows have, too
+        metrics.average_precision_score(truth[:, k], shares[:, k], sample_weight=weights)
+        for k in range(len(names))
+        if truth[counted > 0, k].any()
+    ]
+    if precisions:
+        numbers["macro_average_precision"] = float(np.mean(precisions))
     return check_some(run, numbers)
 
 
@@ -268,6 +280,12 @@ def check_tokens(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]
             for average in ("micro", "macro", "weighted")
             for name, score in scores.items()
         }
+    # A type of the label map that does not occur counts as 0, and seqeval does not know it.
+    types = {name[2:] for name in run.record["label_names"] if name != "O"}
+    occurring = {tag[2:] for tags in (*truth, *predicted) for tag in tags if tag != "O"}
+    for name in scores:
+        value = numbers[f"macro_{name}"]
+        numbers[f"macro_{name}"] = value * len(occurring) / len(types) if occurring else 0.0
     flat = [tag for tags in truth for tag in tags], [tag for tags in predicted for tag in tags]
     numbers["token_accuracy"] = metrics.accuracy_score(*flat)
     return check_some(run, numbers)

@@ -50,7 +50,7 @@ def _losses(
         model.load_state_dict(oracle.averages[step], strict=False)
         with torch.no_grad():
             logits = [logits_of(model, windows).log_softmax(0) for windows in inputs]
-        losses[step] = np.array([-float(l[t]) for l, t in zip(logits, targets, strict=True)])
+        losses[step] = np.array([-float(each[t]) for each, t in zip(logits, targets, strict=True)])
     return losses
 
 
@@ -70,7 +70,7 @@ def _check_steps(case: Case, run: RunFolder) -> list[Disagreement]:
 def _check_stop(case: Case, run: RunFolder) -> list[Disagreement]:
     """A run stops early after some validations without a better value, and only then."""
     patience = case.settings.get("early_stopping_patience")
-    if patience is None:
+    if patience is None or "class_weights" in case.settings:  # the classes count by their weights
         return []
     name = case.settings.get("metric_for_best_model") or "log_loss"
     sign = -1 if "loss" in name else 1
