@@ -130,7 +130,7 @@ def run_entry(entry: Entry, folder: Path, *, seconds: float, is_rehearsal: bool)
         for word in words
     )
     if os.environ.get(PLANTED) == entry.name:
-        words = ("-c", "raise SystemExit('planted failure')")
+        words = ("-c", "print('planted failure'); raise SystemExit(99)")
     started, log = time.monotonic(), folder / f"{entry.name}.log"
     with log.open("a", encoding="utf-8") as written:
         process = subprocess.Popen(

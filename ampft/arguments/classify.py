@@ -452,12 +452,13 @@ class ClassifyArguments(
 
         They are None and empty if the model is none that a run saved.
         """
+        if not self.evaluated or self.model_name_or_path is None:
+            return None, {}
+        # Imported here, because `--help` and refusals must not wait for numpy.
         from ampft.decision import Contract
         from ampft.files import read_hashed
 
-        folder = Path(self.model_name_or_path or "")
-        if not self.evaluated or self.model_name_or_path is None:
-            return None, {}
+        folder = Path(self.model_name_or_path)
         try:
             contract = Contract.read(folder)
             record, _ = read_hashed(folder / "run.json")

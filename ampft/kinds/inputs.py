@@ -18,6 +18,8 @@ from ampft.errors import InputError
 from ampft.kinds.input_settings import InputSettings
 from ampft.models.weights import LoadedModel
 
+TRUNCATED = "label_truncated"  # of a collated batch: which texts were truncated
+
 
 @runtime_checkable
 class LabellingInputs(Protocol):

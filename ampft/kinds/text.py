@@ -21,6 +21,7 @@ from ampft.data.step_batches import IntArray, ids_of_varied_length
 from ampft.decision import Tokenization
 from ampft.errors import InputError
 from ampft.kinds.input_settings import InputSettings
+from ampft.kinds.inputs import TRUNCATED
 from ampft.kinds.logits import model_inputs
 from ampft.kinds.token_tables import check_end_tokens, embedding_size, refused_tokens, unknown_token
 from ampft.kinds.unfit_tokens import MOST_ROWS, unfit_token_notes
@@ -28,7 +29,6 @@ from ampft.kinds.windows import (
     EXAMPLE,
     LENGTH,
     POSITIONS,
-    TRUNCATED,
     WINDOW_COUNTS,
     add_example_indices,
     row_columns,

@@ -25,7 +25,6 @@ POSITIONS = "positions"  # column of the positions of the words that a window pr
 EXAMPLE, LENGTH = "example", "length"  # columns of the example and the tokens of a window
 WORD_POSITIONS, WORD_COUNTS = "label_positions", "label_counts"
 WINDOW_COUNTS = "label_windows"
-TRUNCATED = "label_truncated"  # of a collated batch: which texts were truncated
 
 
 def window_overlap(stride: int | None, max_length: int, tokenizer: Any) -> int:

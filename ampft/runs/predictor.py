@@ -18,10 +18,9 @@ from ampft.decision import CONTRACT_NAME, UNTOUCHED, Decisions, Rule
 from ampft.engine.out_of_memory import is_out_of_memory
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
-from ampft.kinds.inputs import Reader
+from ampft.kinds.inputs import TRUNCATED, Reader
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictedRows, PredictRequest
-from ampft.kinds.windows import TRUNCATED
 from ampft.models.pretrained import SAVED_MODEL_FLAG, load_saved
 from ampft.models.tokenizer import read_contract
 from ampft.models.weights import cast_in_place

@@ -182,8 +182,9 @@ def train(flags: list[str], folder: Path, model: Path, output_dir: Path | None =
     if "--do_eval" in flags and "--do_train" not in flags:  # evaluates what is trained already
         settings["model_name_or_path"] = folder / "runs" / "trained"
     if "--label_corrections" in flags:
-        table = folder / flags[flags.index("--label_corrections") + 1]
-        table.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the runs, because other commands audit these.
+        table = folder / "corrections.csv"
+        flags[flags.index("--label_corrections") + 1] = str(table)
         (text, label), (_, other) = rows(150, seed=0)[:2]
         write_csv(table, [(label, other, text)], ("label", "corrected", "text"))
     if not {"photos", "clips/sounds.csv"}.isdisjoint(flags):

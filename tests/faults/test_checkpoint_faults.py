@@ -18,6 +18,7 @@ from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME
 
 pytestmark = pytest.mark.slow
 
+LAST = f"{STORE_NAME}/step-2"
 EVERY_STEP = {"checkpointing_steps": "1", "checkpoint_total_limit": 1}
 LATEST = {"resume_from_checkpoint": "latest"}
 
@@ -109,6 +110,7 @@ def test_an_operation_on_a_checkpoint_that_fails_costs_no_earlier_checkpoint(
     clean, _ = kill(train, tmp_path / "run")
     capsys.readouterr()
     wrong, failed = {}, 0
+    last_step = next(i for i, o in enumerate(clean.operations) if o.path.startswith(LAST))
     synced = [o.kind == "fsync" and o.path == STORE_NAME for o in clean.operations]
     for index, operation in worth_failing(clean.operations):
         if not operation.path.startswith(STORE_NAME):
@@ -120,7 +122,9 @@ def test_an_operation_on_a_checkpoint_that_fails_costs_no_earlier_checkpoint(
         error = capsys.readouterr().err
         status = json.loads((folder / RECORD_NAME).read_text())["status"]
         problems = lost([(str(operation), newest(folder))], first=max(0, safe - 1))
-        if exit_code == 0 and operation.kind == "link":  # then the file is copied
+        # A link that fails becomes a copy. After the last step, a checkpoint that fails must not
+        # cost the training.
+        if exit_code == 0 and (operation.kind == "link" or index >= last_step):
             assert status == "finished"
         elif exit_code != 2 or str(folder) not in error or "Traceback" in error:
             problems.append(f"exit code {exit_code}: {error}")

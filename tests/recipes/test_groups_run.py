@@ -55,7 +55,7 @@ def test_a_run_records_the_groups_of_its_test_split(tiny_model, tmp_path, column
         # The copies join authors 2 and 3 to author 0, so that two of four are left.
         (("--group_column", "author"), 2),
         (("--text_column_names", "text"), 20),
-        (("--text_column_names", "text", "--abstain", 0.3), 10),  # the other half proves it
+        (("--text_column_names", "text", "--abstain", 0.4), 10),  # the other half proves it
     ],
 )
 def test_the_epoch_is_chosen_on_independent_rows(tiny_model, tmp_path, flags, cases):
