@@ -25,11 +25,39 @@ REPRESENTATIVES = {
     *("bert", "modernbert, mean", "deberta-v2", "t5", "llama", "xlnet"),
     *("vit", "resnet", "wav2vec2 group norm", "ast"),
 }
+# Files whose slow tests run with every push: those that alone kill a mutant of importance (two
+# processes, resumed runs, thresholds, secrets), and one run through each task and each part.
+OF_EACH_PUSH = {
+    *("tests/test_decision.py", "tests/test_layers.py"),
+    *("tests/comparison_statistics/test_jackknife.py", "tests/comparison_statistics/test_power.py"),
+    *("tests/comparison_statistics/test_rare_losses.py",),
+    *("tests/comparison_statistics/test_verdict.py",),
+    *("tests/data/test_fuzzed_files.py", "tests/data/test_workbooks.py"),
+    *("tests/doors/test_secrets.py",),
+    *("tests/engine/test_diverged_run.py", "tests/engine/test_exact_trained_part.py"),
+    *("tests/engine/test_two_processes.py",),
+    *("tests/export/certificate/test_verify.py",),
+    *("tests/faults/test_checkpoint_faults.py",),
+    *("tests/features/test_chosen_metrics.py", "tests/features/test_decisions.py"),
+    *("tests/labels/test_multi_label_run.py", "tests/labels/test_ordinal_run.py"),
+    *("tests/labels/test_regression_run.py",),
+    *("tests/metrics/test_report_metrics.py",),
+    *("tests/recipes/test_compared_runs.py", "tests/recipes/test_decisions_run.py"),
+    *("tests/recipes/test_groups_run.py", "tests/recipes/test_resume.py"),
+    *("tests/recipes/test_run.py", "tests/recipes/test_weighted_run.py"),
+    *("tests/runs/test_light_imports.py", "tests/runs/test_manifest.py"),
+    *("tests/runs/test_predict.py", "tests/runs/test_predict_refusals.py"),
+    *("tests/runs/test_redaction.py",),
+    *("tests/words/test_words_run.py",),
+}
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--full", action="store_true", help="also run what is marked `full`, and every family"
+    )
+    parser.addoption(
+        "--push", action="store_true", help="of the slow tests, run only those of `OF_EACH_PUSH`"
     )
     parser.addoption(
         "--part", metavar="K/N", help="run part K of N of the slow tests, by hash of the file"
@@ -55,17 +83,19 @@ def pytest_collection_modifyitems(config, items):
     """Without --full, leave out what is marked `full`, and all families but the representatives.
 
     A test of families has a parameter `name` or `family` with a key of its module's tables. With
-    --part K/N, the slow tests of all files outside part K are left out too.
+    --part K/N, the slow tests of all files outside part K are left out too; with --push, those of
+    all files that are not in `OF_EACH_PUSH`.
     """
     for item in items:
         if _other_family(item):
             item.add_marker("full")
-    part = config.getoption("--part")
+    part, push = config.getoption("--part"), config.getoption("--push")
     left_out = {
         item
         for item in items
         if (item.get_closest_marker("full") and not config.getoption("--full"))
         or (part and item.get_closest_marker("slow") and not _in_part(item, part))
+        or (push and item.get_closest_marker("slow") and _file_of(item) not in OF_EACH_PUSH)
     }
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
@@ -74,7 +104,11 @@ def pytest_collection_modifyitems(config, items):
 def _in_part(item, part: str) -> bool:
     """Whether the file of a test belongs to a part such as "2/3"; a file shares its fixtures."""
     number, parts = map(int, part.split("/"))
-    return zlib.crc32(item.nodeid.partition("::")[0].encode()) % parts == number - 1
+    return zlib.crc32(_file_of(item).encode()) % parts == number - 1
+
+
+def _file_of(item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _other_family(item) -> bool:

@@ -128,7 +128,7 @@ def walk(walk: Walk, door, folder) -> Message | None:
     return message_of(first)
 
 
-def walk_as_stated(name: str, one: Walk, door, folder, monkeypatch) -> None:
+def assert_walk_as_stated(name: str, one: Walk, door, folder, monkeypatch) -> None:
     """Walk, and check that the message is the one that `WALKED` states."""
     monkeypatch.chdir(folder)
     message = walk(one, door, folder)
@@ -139,7 +139,7 @@ def walk_as_stated(name: str, one: Walk, door, folder, monkeypatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WALKS)
 def test_the_advice_on_data_leads_on(name, tmp_path, monkeypatch):
-    walk_as_stated(f"data, {name}", WALKS[name], data_of, tmp_path, monkeypatch)
+    assert_walk_as_stated(f"data, {name}", WALKS[name], data_of, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
@@ -148,14 +148,14 @@ def test_the_advice_on_comparisons_leads_on(name, tmp_path, monkeypatch):
     def door(words):
         return parse_compare_arguments(shlex.split(words))
 
-    walk_as_stated(f"comparison, {name}", OF_COMPARISONS[name], door, tmp_path, monkeypatch)
+    assert_walk_as_stated(f"comparison, {name}", OF_COMPARISONS[name], door, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_TABLES)
 def test_the_advice_on_tables_of_predictions_leads_on(name, tmp_path, monkeypatch):
     door = printed_by("compare")
-    walk_as_stated(f"tables, {name}", OF_TABLES[name], door, tmp_path, monkeypatch)
+    assert_walk_as_stated(f"tables, {name}", OF_TABLES[name], door, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_the_advice_on_predictions_leads_on(name, tiny_bert, tmp_path, monkeypat
     run = shutil.copytree(tiny_bert, tmp_path / "run")
     write_contract(run, 128, task="text")
     door = printed_by("predict")
-    walk_as_stated(f"predictions, {name}", OF_PREDICTIONS[name], door, tmp_path, monkeypatch)
+    assert_walk_as_stated(f"predictions, {name}", OF_PREDICTIONS[name], door, tmp_path, monkeypatch)
 
 
 def test_every_message_that_advises_is_walked_or_says_why_not():
