@@ -1,8 +1,12 @@
-"""Fills the reference pages of the documentation from the code when MkDocs builds it.
+"""Fills the generated parts of the documentation from the code.
 
-A line `{{ flags MODULE:CLASS }}` becomes tables of the flags of a dataclass,
-`{{ help SCRIPT ... }}` the help text of a command, `{{ python }}` the public names, and
-`{{ transformers differences|rows }}` tables of the flags of transformers' scripts.
+Between `<!-- generated: NAME ARGUMENT -->` and `<!-- end -->` stands, by NAME:
+`flags MODULE:CLASS`, tables of the flags of a dataclass; `help COMMAND`, the help text of a
+command; `python`, the public names; `transformers differences|rows`, tables of the flags of
+transformers' scripts.
+
+`python docs/hooks.py` writes them into the pages. MkDocs also fills them when it builds the site,
+where every public name gets its signature and its docstring.
 """
 
 from __future__ import annotations
@@ -12,24 +16,44 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-_PLACEHOLDER = re.compile(r"^\{\{ (flags|help|python|transformers)(?: (.+?))? \}\}$", re.MULTILINE)
+PAGES = (
+    "docs/from_transformers.md",
+    "docs/reference/commands.md",
+    "docs/reference/flags.md",
+    "docs/reference/python.md",
+)
+_GENERATED = re.compile(
+    r"(<!-- generated: (flags|help|python|transformers)(?: (.+?))? -->\n).*?(<!-- end -->)",
+    re.DOTALL,
+)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the placeholders of a page; MkDocs calls this for every page."""
-    writers = {
+    """Return a page of the site; MkDocs calls this for every page."""
+    return filled(markdown, python=documented_names)
+
+
+def filled(markdown: str, *, python: Callable[[], str] | None = None) -> str:
+    """Return a page with its generated parts written again, the public names by `python`."""
+    writers: dict[str, Callable[..., str]] = {
         "flags": flag_tables,
         "help": help_text,
-        "python": public_names,
+        "python": python or list_of_names,
         "transformers": transformers_table,
     }
-    return _PLACEHOLDER.sub(lambda match: writers[match[1]](*filter(None, [match[2]])), markdown)
+
+    def written(part: re.Match[str]) -> str:
+        text = writers[part[2]](*filter(None, [part[3]]))
+        return f"{part[1]}\n{text}\n\n{part[4]}"
+
+    return _GENERATED.sub(written, markdown)
 
 
 def flag_tables(home: str) -> str:
@@ -78,17 +102,40 @@ def help_text(command: str) -> str:
     return f"```text\n{done.stdout.rstrip()}\n```"
 
 
-def public_names() -> str:
-    """Return a mkdocstrings line for every name that `ampft/__init__.pyi` exports."""
+def documented_names() -> str:
+    """Return a mkdocstrings line for every public name."""
+    return "\n\n".join(f"::: {home}" for home in public_names())
+
+
+def list_of_names() -> str:
+    """Return a list of the public names with their modules."""
+    return "\n".join(
+        f"- `ampft.{home.rsplit('.', 1)[1]}`, in `{home.rsplit('.', 1)[0]}`"
+        for home in public_names()
+    )
+
+
+def public_names() -> list[str]:
+    """Return where every name that `ampft/__init__.pyi` exports lives, in its order."""
     stub = ast.parse((ROOT / "ampft" / "__init__.pyi").read_text(encoding="utf-8"))
-    homes = [
+    return [
         f"ampft.{statement.module}.{alias.name}"
         for statement in stub.body
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
     ]
-    return "\n\n".join(f"::: {home}" for home in homes)
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def main() -> None:
+    """Write the generated parts of all pages."""
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
