@@ -82,7 +82,7 @@ def _lines(
 ) -> Iterator[str]:
     known = {f.name: f for f in fields(kind)}
     words = [
-        metavar_of(f) + " ..." * ("tuple" in str(f.type))
+        metavar_of(f) + (" ..." if "tuple" in str(f.type) else "")
         for f in known.values()
         if f.metadata["positional"]
     ]
@@ -151,7 +151,7 @@ def _described(f: Field[Any]) -> tuple[str, str]:
     if f.metadata["positional"]:
         return metavar, text
     if "bool" in str(f.type) and f.default is not False:
-        return f"{name}, --no-{f.name}", f"{text}{' (default: on)' * bool(f.default)}"
+        return f"{name}, --no-{f.name}", f"{text}{' (default: on)' if f.default else ''}"
     if not any(f.default is empty for empty in (None, MISSING, False)) and f.default != ():
         # A space would not be seen.
         default = repr(f.default) if str(f.default).isspace() else f.default

@@ -299,7 +299,9 @@ def command_line_words(settings: Mapping[str, Any]) -> list[str]:
     for name, value in settings.items():
         if isinstance(value, bool):
             # A switch such as no_placebo can only be set.
-            words += [f"--{name}"] if value else [f"--no-{name}"] * (not name.startswith("no_"))
+            words += (
+                [f"--{name}"] if value else ([f"--no-{name}"] if not name.startswith("no_") else [])
+            )
         elif value is not None:
             text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             words.append(f"--{name}={text}")
@@ -322,6 +324,6 @@ def with_keyword_names(message: str) -> str:
     message = _HELP.sub("`ampft train --help` lists all settings.", message)
     parts = re.split(r"(`[^`]*`)", message)  # commands in backquotes stay commands
     parts[::2] = [
-        _FLAG.sub(lambda flag: flag[2] + "=False" * bool(flag[1]), part) for part in parts[::2]
+        _FLAG.sub(lambda flag: flag[2] + ("=False" if flag[1] else ""), part) for part in parts[::2]
     ]
     return "".join(parts)

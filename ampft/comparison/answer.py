@@ -117,7 +117,9 @@ def _on_inference(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator
         elif arm.outcome == UNDECIDED:
             yield f"The difference of {arm.name} to {base} is not decided."
         else:
-            emulated = " (emulated: measure its speed on a GPU)" * (arm.execution == "emulated")
+            emulated = (
+                " (emulated: measure its speed on a GPU)" if arm.execution == "emulated" else ""
+            )
             yield f"{arm.name} is {RELATIONS[arm.outcome]} {base} in {metric}{emulated}."
 
 
@@ -145,7 +147,7 @@ def _undecided(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[st
         return
     first, *others = undecided
     text = (
-        f"The difference{'s' * bool(others)} of {arm_names_text(undecided)} to "
+        f"The difference{'s' if others else ''} of {arm_names_text(undecided)} to "
         f"{comparison.baseline.name} {_be(undecided)} not decided"
     )
     needed = needed_text(comparison, first.difference) if first.difference else ""

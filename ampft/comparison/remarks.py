@@ -31,7 +31,11 @@ def _resumed(arm: str, seed: int, changes: Mapping[str, list[str]], more: int) -
 
 
 def _unequal(name: str, values: list[str], folders: list[str], more: int) -> str:
-    rest = f"; {more} more run{'s' * (more > 1)} differ{'s' * (more == 1)}" if more else ""
+    rest = (
+        f"; {more} more run{'s' if more > 1 else ''} differ{'s' if more == 1 else ''}"
+        if more
+        else ""
+    )
     first, second = (f"{value} in {folder}" for value, folder in zip(values, folders, strict=True))
     return f"not like for like: {name} ({first}, {second}{rest})"
 
@@ -187,7 +191,8 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"speeds are not ranked: runs trained on GPUs of several kinds ({', '.join(gpus)})"
     ),
     "own_gpus": lambda runs, gpus: (
-        f"{runs} runs trained at a time, each on a GPU of its own{' of the same kind' * bool(gpus)}"
+        f"{runs} runs trained at a time, each on a GPU of its own"
+        f"{' of the same kind' if gpus else ''}"
         f"{' (' + gpus[0] + ')' if gpus else ''}; they shared processor and disk"
     ),
     "unreliable_times": lambda baseline, ratio: (

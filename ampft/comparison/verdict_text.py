@@ -95,7 +95,7 @@ def difference_text(comparison: Comparison, difference: Difference) -> str:
     units = comparison.units
     seeds = len(difference.per_seed)
     is_cut = units.cut(difference.interval95) != difference.interval95
-    analysis, cut = "", " (cut off at the ends of the scale)" * is_cut
+    analysis, cut = "", " (cut off at the ends of the scale)" if is_cut else ""
     planned = comparison.seed_counts
     if len(planned) > 1 and seeds in planned:
         analysis = f", planned analysis {planned.index(seeds) + 1} of {len(planned)}"

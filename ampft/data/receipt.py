@@ -123,7 +123,7 @@ def _tagged(words: Sequence[str], tags: Sequence[str], names: Sequence[str]) -> 
         shown.append(_short(word if tag == plain else f"{word}/{tag}", SHOWN_NAME))
         if len(" ".join(shown)) > SHOWN_TEXT:
             break
-    return " ".join(shown) + " ..." * (len(shown) < len(words))
+    return " ".join(shown) + (" ..." if len(shown) < len(words) else "")
 
 
 def _short(text: str, limit: int) -> str:

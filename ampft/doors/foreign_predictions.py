@@ -369,7 +369,7 @@ def _class_names(
 
 def _listed(values: Sequence[str]) -> str:
     """Return the first values in quotes."""
-    return inert(", ".join(map(repr, values[:LISTED])) + " ..." * (len(values) > LISTED))
+    return inert(", ".join(map(repr, values[:LISTED])) + (" ..." if len(values) > LISTED else ""))
 
 
 def _codes(values: Collection[str], names: Sequence[str], origin: str, column: str) -> IntArray:

@@ -625,7 +625,7 @@ def _unequal(place: str, before: Any, now: Any) -> list[str]:
         return [f"{place} is not the file of the training."]
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     parts = [f"{name} {now.get(name)!r}, not {before.get(name)!r}" for name in names[:LISTED]]
-    return [f"{place} has {'; '.join(parts)}{' and more' * (len(names) > LISTED)}."]
+    return [f"{place} has {'; '.join(parts)}{' and more' if len(names) > LISTED else ''}."]
 
 
 def _reason(error: Exception) -> str:

@@ -152,7 +152,7 @@ class MultiLabelReport(Report):
             (
                 f"{name} average",
                 *_cells(scores, self.average_precision.get(name)),
-                *[""] * bool(thresholds),
+                *([""] if thresholds else []),
             )
             for name, scores in self.averages.items()
         ]

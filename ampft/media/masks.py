@@ -276,7 +276,7 @@ def classes_of_values(values: set[int], ignored: int | None) -> tuple[MaskClasse
     found = values - {ignored}
     top = max(found, default=0)
     if min(found, default=0) < 0 or top >= MAX_CLASSES or len(found) < 2:
-        shown = ", ".join(map(str, sorted(found)[:12])) + ", ..." * (len(found) > 12)
+        shown = ", ".join(map(str, sorted(found)[:12])) + (", ..." if len(found) > 12 else "")
         raise InputError(
             f"--ignore_index {ignored}: the other values of the training masks are "
             f"{shown or 'none'}. They must be classes: at least two whole numbers from 0 "

@@ -281,7 +281,7 @@ def _refuse_contents(
             remedies.append("pass --resume_from_checkpoint latest to continue the run in it")
         raise InputError(
             f"--output_dir {folder}: the folder is not empty ({listed}). "
-            f"{', '.join(remedies[:-1])}{', or ' * (len(remedies) > 1)}{remedies[-1]}."
+            f"{', '.join(remedies[:-1])}{', or ' if len(remedies) > 1 else ''}{remedies[-1]}."
         )
 
 

@@ -543,7 +543,7 @@ class ScoredRows:
             return f"not scored: no row has a number in column {self.reader.title!r}"
         decoded = {n: np.concatenate([p[n] for p in self._parts]) for n in self._parts[0]}
         outcome = self.problem.outcome("file", np.array(truth), decoded)
-        missing = f"; {counted(self._missing, 'row')} without one left out" * bool(self._missing)
+        missing = f"; {counted(self._missing, 'row')} without one left out" if self._missing else ""
         report = report_with_heading(outcome.report(), selected=False)
         return f"numbers from column {self.reader.title!r}{missing}\n{report}"
 

@@ -160,8 +160,10 @@ def _use(record: RunRecord, model: str) -> str:
     arguments = ", ".join([example, *named])
     if holds_adapters(record):
         return _use_of_adapter(record, arguments, model)
-    imports = "import ampft.media.erfnet  # registers the model\n" * (
-        record.model.architecture == "ErfnetForSemanticSegmentation"
+    imports = (
+        "import ampft.media.erfnet  # registers the model\n"
+        if record.model.architecture == "ErfnetForSemanticSegmentation"
+        else ""
     )
     return (
         f"## Use\n\n```python\n{imports}from transformers import pipeline\n\n"
@@ -175,7 +177,9 @@ def _long_texts(record: RunRecord, *, has_record: bool) -> str:
     """Return that the pipeline does not split long texts, if the training did."""
     if record.arguments.get("long_text") != "windows" and not task_row(record).kind.has_windows:
         return ""
-    command = f" `ampft predict --model {THIS_FOLDER}` does, as the training did." * has_record
+    command = (
+        f" `ampft predict --model {THIS_FOLDER}` does, as the training did." if has_record else ""
+    )
     return f"Long texts are not split into windows by a pipeline.{command}"
 
 
@@ -308,7 +312,7 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
         best += f" The last layer was then changed to scale {scale.text}."
     if (decay := record.arguments.get("ema_decay")) is not None:
         best += f" They are averaged over the steps (decay {decay:g})."
-        best += " `raw_weights.safetensors` holds those that were averaged." * has_record
+        best += " `raw_weights.safetensors` holds those that were averaged." if has_record else ""
     return (
         f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on "
         f"{prose(machine)}.{_trained_part(record)}{best}{RECORDS * has_record}"
@@ -320,7 +324,7 @@ def _trained_part(record: RunRecord) -> str:
     if trained == total:
         return ""
     rank = record.arguments.get("lora_r")
-    base = " on weights in 4 bits (NF4)" * bool(record.arguments.get("load_in_4bit"))
+    base = " on weights in 4 bits (NF4)" if record.arguments.get("load_in_4bit") else ""
     what = f"adapters (LoRA) of rank {rank}{base} and the head were" if rank else "a part was"
     return f" Only {what} trained: {trained:,} of {total:,} parameters."
 

@@ -99,7 +99,7 @@ def heading(record: RunRecord) -> str:
         "started": record.started,
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}"
-        + " each" * (topology.num_processes > 1)
+        + (" each" if topology.num_processes > 1 else "")
         + ", weights sharded (FSDP2)" * topology.sharded
         + (f", compiled by {inert(topology.compiled)}" if topology.compiled else ""),
         "precision": describe_precision(record),

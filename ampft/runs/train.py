@@ -132,7 +132,9 @@ def _describe_device(accelerator: Accelerator, gathers: str) -> str:
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{more}"
     if device.type == "cpu":
-        processes = f", {accelerator.num_processes} processes" * (accelerator.num_processes > 1)
+        processes = (
+            f", {accelerator.num_processes} processes" if accelerator.num_processes > 1 else ""
+        )
         return f"CPU, {counted(torch.get_num_threads(), 'thread')}{processes}{more}"
     return f"{device.type} x {accelerator.num_processes}{more}"
 

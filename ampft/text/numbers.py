@@ -203,7 +203,7 @@ def in_epochs(steps: int, steps_per_epoch: int) -> str:
         return f"of the {steps_per_epoch} of one epoch"
     if rest:
         return f"= about {steps / steps_per_epoch:.1f} epochs x {steps_per_epoch}"
-    return f"= {epochs} epoch{'s' * (epochs != 1)} x {steps_per_epoch}"
+    return f"= {epochs} epoch{'s' if epochs != 1 else ''} x {steps_per_epoch}"
 
 
 def byte_size(number: int) -> str:

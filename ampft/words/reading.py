@@ -256,7 +256,7 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
             counts.append(len(tags))
             numbers.append(number)
             extra = map(as_text, others, repeat(place), columns.extra.values())
-            yield words, *[words_cell] * columns.are_spans, *extra
+            yield words, *([words_cell] if columns.are_spans else []), *extra
 
     prepared = _prepared_columns(columns)
     written = write_arrow(usable(), prepared, lists=prepared[:1])

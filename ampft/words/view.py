@@ -25,7 +25,7 @@ def show_sentence(case: Case) -> ShownCase | None:
     predicted = {each.title: _spans(each.choice, case.label_names) for each in case.predictions}
     in_all = set(label).intersection(*predicted.values())
     return ShownCase(
-        words=(*words[:MOST_WORDS], *["…"] * (len(words) > MOST_WORDS)),
+        words=(*words[:MOST_WORDS], *(["…"] if len(words) > MOST_WORDS else [])),
         taggings=(
             _tagging(LABEL, label, in_all),
             *(_tagging(title, spans, set(label)) for title, spans in predicted.items()),

@@ -213,7 +213,7 @@ def missing_seeds(arms: Mapping[str, Mapping[int, Any]], kind: str) -> str:
         for seed in seeds
         if seed not in arm
     ]
-    return ", ".join(missing[:MOST_LISTED]) + " and more" * (len(missing) > MOST_LISTED)
+    return ", ".join(missing[:MOST_LISTED]) + (" and more" if len(missing) > MOST_LISTED else "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -273,7 +273,7 @@ def environment(record: RunRecord) -> dict[str, str]:
     facts = {
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}"
-        + " each" * (topology.num_processes > 1)
+        + (" each" if topology.num_processes > 1 else "")
         + ", weights sharded (FSDP2)" * topology.sharded
         + (f", compiled by {topology.compiled}" if topology.compiled else ""),
         **_machine(hardware),

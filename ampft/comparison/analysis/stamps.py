@@ -398,7 +398,7 @@ def _distinct(one: object, other: object) -> tuple[str, str]:
         first = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
         start = max(0, first - 10)
         left, right = (
-            "…" * (start > 0) + text[start : start + MAX_VALUE_LENGTH // 3]
+            ("…" if start > 0 else "") + text[start : start + MAX_VALUE_LENGTH // 3]
             for text in (left, right)
         )
     return inert(left), inert(right)

@@ -154,18 +154,18 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """The name of its folder and its log."""
-        return f"{self.arm.name}-seed{self.seed}" + f"-fold{self.fold}" * (self.fold > 0)
+        return f"{self.arm.name}-seed{self.seed}" + (f"-fold{self.fold}" if self.fold > 0 else "")
 
     @property
     def title(self) -> str:
         """What it is called on the terminal."""
-        return f"{self.arm.name} seed {self.seed}" + f" fold {self.fold}" * (self.fold > 0)
+        return f"{self.arm.name} seed {self.seed}" + (f" fold {self.fold}" if self.fold > 0 else "")
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags of classify.py that distinguish it from the other runs."""
-        perturbed = ["--perturb_initial_weights"] * self.arm.is_perturbed
-        fold = ["--fold", str(self.fold)] * (self.fold > 0)
+        perturbed = ["--perturb_initial_weights"] if self.arm.is_perturbed else []
+        fold = ["--fold", str(self.fold)] if self.fold > 0 else []
         return (*self.arm.flags, "--seed", str(self.seed), *perturbed, *fold)
 
 

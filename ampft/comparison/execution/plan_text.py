@@ -171,7 +171,7 @@ def _reach_text(plan: Plan, found: DetectionLimits) -> str:
 def points_text(share: float) -> str:
     """Return a share in points, rounded up to two significant digits."""
     value = rounded_up(100 * share)
-    return f"{value:g} point{'s' * (value != 1)}"
+    return f"{value:g} point{'s' if value != 1 else ''}"
 
 
 def rounded_up(points: float) -> float:

@@ -411,7 +411,7 @@ class ComparisonSession:
             if error is None:
                 return
             is_removed = store.remove(checkpoint)
-            print_line(labelled("damaged", f"{error}{' It is removed.' * is_removed}"))
+            print_line(labelled("damaged", f"{error}{' It is removed.' if is_removed else ''}"))
 
     def complete(self) -> list[PlannedRun]:
         """Return the runs with a result, in execution order."""

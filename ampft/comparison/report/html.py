@@ -107,7 +107,7 @@ def _reading(comparison: Comparison) -> list[Block]:
             Subheading("How to read the bars", level=2),
             Paragraph(
                 (
-                    f"The dot is the {'mean ' * (not c.has_one_model_each)}difference to ",
+                    f"The dot is the {'mean ' if not c.has_one_model_each else ''}difference to ",
                     Quote(c.baseline.name),
                     f". The thin line is its {wide} confidence interval (CI), the thick line its "
                     f"{narrow} interval. If the whole thick line lies between the dashed lines "
@@ -156,10 +156,12 @@ def _training(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Block]
     c = comparison
     lines = "Thick lines: means over the seeds; thin lines: individual seeds."
     has_broken = any(arm.status != "complete" for arm in c.arms)
-    no_mean = " An arm with a diverged or unfinished run has no mean." * has_broken
+    no_mean = " An arm with a diverged or unfinished run has no mean." if has_broken else ""
     has_placebo = any(arm.is_placebo and arm.difference for arm in c.arms)
     placebo = (
-        " The placebo shows what the smallest possible change of the arithmetic does." * has_placebo
+        " The placebo shows what the smallest possible change of the arithmetic does."
+        if has_placebo
+        else ""
     )
     base, split = one_line(c.baseline.name), one_line(c.split)
     charts: tuple[tuple[str, Chart | None, str], ...] = (
@@ -205,7 +207,7 @@ def _calibration(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Blo
             shown = Markup(" <small>error {}</small>").format(percent(error, 1))
         name = Markup("{} {}").format(style.key(), isolated(style.name))
         panels.append(Markup("<div>\n<h3>{}{}</h3>\n{}\n</div>").format(name, shown, curve))
-    over_seeds = ", over all seeds" * (not comparison.has_one_model_each)
+    over_seeds = ", over all seeds" if not comparison.has_one_model_each else ""
     caption = (
         f"Share of correct predictions by confidence{over_seeds}. On the dashed diagonal, "
         "confidence equals accuracy. Thin line: ",
@@ -259,7 +261,7 @@ def _matrices(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Block]
     ]
     if not found or len(c.label_names) > MAX_MATRIX_CLASSES:
         return []
-    summed = ", summed over the seeds" * (not c.has_one_model_each)
+    summed = ", summed over the seeds" if not c.has_one_model_each else ""
     caption = (
         "Confusion matrices. Rows are labels, columns are predictions. Cells are numbers of "
         f"examples{summed}; the other matrices show only what differs from the first. The shade is "
@@ -284,7 +286,7 @@ def _matrix(
     for number, (name, row) in enumerate(zip(names, rows, strict=True), start=1):
         cells = (
             Markup('<td class="s{}{}">{}</td>').format(
-                cell.shade, " correct" * cell.is_correct, cell.text if cell.shade else "·"
+                cell.shade, " correct" if cell.is_correct else "", cell.text if cell.shade else "·"
             )
             for cell in row
         )
@@ -414,10 +416,14 @@ def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -
         chip = "no verdict"
     else:
         kind = CHIPS[arm.outcome]
-    value = NOT_MEASURED if values is None else units.value(values.mean) + " %" * units.is_share
+    value = (
+        NOT_MEASURED
+        if values is None
+        else units.value(values.mean) + (" %" if units.is_share else "")
+    )
     facts: list[Cell] = [f"{units.title} {value}"]
     named = [(f"--{name}", text) for name, text in arm.settings.items()]
-    named += [("execution", arm.execution)] * (arm.execution == "emulated")
+    named += [("execution", arm.execution)] if arm.execution == "emulated" else []
     if arm.flips is not None:
         changed = f"{mean_count(arm.flips.mean)} of {comparison.examples:,}"
         named.append(("changed predictions", changed))

@@ -342,8 +342,8 @@ def metrics(comparison: Comparison) -> Table | None:
             if any(info.name in arm.metrics for arm in arms)
         ],
         note=f"Means {PLUS_MINUS} standard deviations over seeds. "
-        * (not comparison.has_one_model_each)
-        + "The calibration error (15 bins "
+        if not comparison.has_one_model_each
+        else "" + "The calibration error (15 bins "
         "of equal width) is biased upwards, more so with fewer examples, and has no confidence "
         "interval.",
     )

@@ -222,4 +222,4 @@ def markdown_text(comparison: Comparison) -> str:
         *sections(comparison, max_classes=MAX_CLASSES),
     ]
     heading = f"## {comparison.heading}: {prose(comparison.title)}\n\n"
-    return f"{heading}{f'**{prose(answer)}**' * bool(answer)}\n\n{markdown(blocks)}\n"
+    return f"{heading}{f'**{prose(answer)}**' if answer else ''}\n\n{markdown(blocks)}\n"

@@ -66,8 +66,7 @@ def _differences(
     dots = (
         f"Dot: {'difference' if is_one else 'mean difference over the seeds'}. Thin whisker: "
         f"{wide} confidence interval (CI); thick whisker: {narrow} CI, which decides equivalence. "
-        + "Small ticks: individual seeds. "
-        * (not is_one)
+        + ("Small ticks: individual seeds. " if not is_one else "")
     )
     band = f" Shaded: the {wide} CI of the placebo."
     has_band = any(arm.is_placebo and arm.difference for arm, _ in pairs)

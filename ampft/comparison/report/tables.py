@@ -276,7 +276,7 @@ def speed(comparison: Comparison) -> Table | None:
             ("step, ms", step_time),
             ("speed-up (95 % CI)", over_baseline),
             ("verdict", lambda s: s.speed_up.verdict or "not ranked" if s.speed_up else ""),
-            *([("speed-up over tf32", over_tf32)] * has_tf32),
+            *([("speed-up over tf32", over_tf32)] if has_tf32 else []),
             ("tokens/s", lambda s: or_dash(s.tokens_per_second, "{:,.0f}".format)),
             ("waiting for data", lambda s: or_dash(s.waiting_share, partial(percent, decimals=1))),
             ("utilisation", lambda s: or_dash(s.utilisation, percent)),
@@ -325,11 +325,11 @@ def runs(comparison: Comparison) -> Table:
                     f"{run.seed}" if has_seeds else NOT_MEASURED,
                     or_dash(total.get(index), "{:,}".format),
                     or_dash(skipped.get(index), "{:,}".format),
-                    *[Quote(run.node or NOT_MEASURED)] * has_nodes,
+                    *([Quote(run.node or NOT_MEASURED)] if has_nodes else []),
                 )
             )
     names = ("folder", "status", "seed", "steps", "skipped steps")
-    header = (comparison.noun, *names, *["node"] * has_nodes)
+    header = (comparison.noun, *names, *(["node"] if has_nodes else []))
     return Table(title="Status and steps of every run", header=header, rows=rows, left=3)
 
 

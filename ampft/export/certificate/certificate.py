@@ -31,8 +31,8 @@ KEPT, WORSE, OPEN, TOO_FEW = "kept", "worse", "open", "too few"
 
 
 def _labels(missing: Sequence[str], added: Sequence[str]) -> str:
-    parts = [f"lacks {', '.join(map(repr, missing))}"] * bool(missing)
-    parts += [f"has {', '.join(map(repr, added))} in addition"] * bool(added)
+    parts = [f"lacks {', '.join(map(repr, missing))}"] if missing else []
+    parts += [f"has {', '.join(map(repr, added))} in addition"] if added else []
     return f"the artifact's labels are not the model's: it {' and '.join(parts)}"
 
 

@@ -175,7 +175,7 @@ def _logits_text(logits: LogitDifferences, *, has_numbers: bool) -> str:
     allowed = ""
     if logits.tolerance is not None:
         allowed = f"; rounding explains {100 * logits.tolerance:.2g} %"
-        allowed += f" and {STEPS * logits.step:.2g}" * has_numbers
+        allowed += f" and {STEPS * logits.step:.2g}" if has_numbers else ""
     if logits.rounding is not None:
         allowed = f"; {logits.rounding:.2g} times the effect of rounding all products to int8"
     return (

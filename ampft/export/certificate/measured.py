@@ -58,7 +58,7 @@ _ONNX_PRODUCTS = ("MatMul", "FusedMatMul", "Attention", "MultiHeadAttention")
 _ONNX_BLOCKS = "MatMulNBits"
 
 _OPENVINO_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"} | {
-    name: f"{'u' * (name[0] == 'u')}int{name[1:]}" for name in ("i8", "u8", "i4", "u4")
+    name: f"{'u' if name[0] == 'u' else ''}int{name[1:]}" for name in ("i8", "u8", "i4", "u4")
 }
 _OPENVINO_WITH_WEIGHTS = ("FullyConnected", "Convolution", "Deconvolution", "LSTMSeq", "GRUSeq")
 _OPENVINO_PRODUCTS = ("MatMul", "ScaledDotProductAttention")

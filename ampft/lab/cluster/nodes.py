@@ -92,8 +92,10 @@ class ResourceNeed:
         )
 
     def __str__(self) -> str:
-        parts = [f"{self.cpus} CPU", *[f"{self.gpus} GPU"] * bool(self.gpus)]
-        return ", ".join([*parts, *[f"{byte_size(self.memory)} of memory"] * bool(self.memory)])
+        parts = [f"{self.cpus} CPU", *([f"{self.gpus} GPU"] if self.gpus else [])]
+        return ", ".join(
+            [*parts, *([f"{byte_size(self.memory)} of memory"] if self.memory else [])]
+        )
 
 
 @dataclass

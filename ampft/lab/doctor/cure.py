@@ -273,7 +273,7 @@ def _verified(
             way = "slower" if percent > 0 else "faster"
             is_noise = abs(percent) < MIN_PERCENT
             speed = "about as fast as before" if is_noise else f"about {abs(percent)} % {way}"
-            speed = f", {speed}{' in this emulation' * case.precision.is_emulated}"
+            speed = f", {speed}{' in this emulation' if case.precision.is_emulated else ''}"
         sentence = (
             f"{what}. Verified on these batches and in {trial}: gradient and loss as in float32, "
             f"outputs within {output_error:.2g} of fp32{speed}."

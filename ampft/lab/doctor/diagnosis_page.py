@@ -115,7 +115,7 @@ def _alignment(diagnosis: Diagnosis) -> list[Block]:
     if alignment is None:
         return []
     summary = _with_code(alignment_summary(alignment))
-    with_cure = " All of this is with the cure." * bool(cure and cure.fp32_modules)
+    with_cure = " All of this is with the cure." if cure and cure.fp32_modules else ""
     blocks: list[Block] = [Paragraph((summary, with_cure))]
     drawn = alignment_chart(alignment)
     if drawn is not None:
@@ -136,7 +136,7 @@ def _dot(class_: str) -> Markup:
 
 def _method(diagnosis: Diagnosis) -> list[Block]:
     setting = diagnosis.setting
-    emulated = ", emulated as a GPU computes it" * (setting.execution == "emulated")
+    emulated = ", emulated as a GPU computes it" if setting.execution == "emulated" else ""
     versions = ", ".join(f"{package} {version}" for package, version in diagnosis.versions.items())
     return [
         Paragraph(

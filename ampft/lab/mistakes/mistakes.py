@@ -183,7 +183,9 @@ def mistakes_text(mistakes: Mistakes) -> str:
     blocks: list[Block] = [Paragraph(wrong)]
     for mistake in mistakes.confident[:PRINTED]:
         text = " | ".join(mistake.inputs.values())
-        shown = f"{mistake.statement} ({mistake.origin}): {text[:160]}{'…' * (len(text) > 160)}"
+        shown = (
+            f"{mistake.statement} ({mistake.origin}): {text[:160]}{'…' if len(text) > 160 else ''}"
+        )
         blocks.append(Paragraph(shown, label=f"{mistake.confidence:.3f}"))
     return terminal([*blocks, *([pair_table(mistakes)] if mistakes.pairs else [])])
 

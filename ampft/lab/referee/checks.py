@@ -170,8 +170,9 @@ def check_enough_seeds(side: Side, number: int) -> None:
     """
     if number < MIN_SEEDS:
         raise InputError(
-            f"{side.name}: received {number} seed{'s' * (number != 1)}, but a change is judged "
-            f"over at least {MIN_SEEDS}; 5 to 10 decide far more often. Train it with more seeds."
+            f"{side.name}: received {number} seed{'s' if number != 1 else ''}, but a change is "
+            f"judged over at least {MIN_SEEDS}; 5 to 10 decide far more often. Train it with more "
+            "seeds."
         )
 
 

@@ -99,7 +99,7 @@ class SearchPlan:
         return "epoch" if self.setting == EPOCHS else "step"
 
     def length_text(self, length: int) -> str:
-        return f"{length} {self.unit}{'s' * (length != 1)}"
+        return f"{length} {self.unit}{'s' if length != 1 else ''}"
 
     def values(self, candidate: Candidate) -> dict[str, Any]:
         """Return the settings of a candidate as keyword arguments of `ampft.finetune`."""

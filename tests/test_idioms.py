@@ -1,0 +1,51 @@
+"""Idioms that a reader should not meet in the package."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "ampft"
+OF_CONDITIONS = ("is_", "has_", "are_")
+
+
+def is_condition(node: ast.expr) -> bool:
+    """Whether an expression is a truth value, by its form or by its name."""
+    match node:
+        case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+            return True
+        case ast.Call(func=ast.Name(id="bool")):
+            return True
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.lstrip("_").startswith(OF_CONDITIONS)
+    return False
+
+
+def multiplied_by_conditions(source: str) -> list[str]:
+    """The texts and lists of a module that a condition multiplies."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+        if isinstance(node.left, ast.List | ast.JoinedStr)
+        or (isinstance(node.left, ast.Constant) and isinstance(node.left.value, str))
+        if is_condition(node.right)
+    ]
+
+
+@pytest.mark.slow
+def test_no_condition_multiplies_a_text_or_a_list():
+    multiplied = {
+        path.relative_to(PACKAGE).as_posix(): each
+        for path in PACKAGE.rglob("*.py")
+        if (each := multiplied_by_conditions(path.read_text(encoding="utf-8")))
+    }
+    assert multiplied == {}, "write `text if condition else ''`"
+
+
+@pytest.mark.parametrize("source", ["'s' * (n != 1)", "[node] * has_nodes", "f'{x}' * bool(y)"])
+def test_a_multiplied_text_is_found(source):
+    assert multiplied_by_conditions(source)
+    assert not multiplied_by_conditions("'-' * width")
