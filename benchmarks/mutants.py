@@ -1,6 +1,6 @@
 """Which planted mutants do the tests of every push kill?
 
-Run: `python benchmarks/mutants.py --out benchmarks/results/mutants.json --mutants 300 --seed 0`.
+Run: `python benchmarks mutants --out benchmarks/results/mutants.json --mutants 300 --seed 0`.
 
 Draws mutants of the parts in `PARTS`: a changed comparison, number, `and` or `or`, sign, argument
 or returned value, or a removed `not`, keyword or call. Each is planted in a copy of the last
@@ -35,7 +35,7 @@ PARTS = {
     "ampft/data": "tests/data",
     "ampft/engine": "tests/engine",
     "ampft/metrics": "tests/metrics",
-    "ampft/comparison/statistics": "tests/comparison_statistics",
+    "ampft/comparison/statistics": "tests/comparison/statistics",
     "ampft/decision.py": "tests/test_decision.py",
     "ampft/runs": "tests/runs",
     "ampft/labels": "tests/labels",

@@ -25,13 +25,13 @@ REPRESENTATIVES = {
     *("bert", "modernbert, mean", "deberta-v2", "t5", "llama", "xlnet"),
     *("vit", "resnet", "wav2vec2 group norm", "ast"),
 }
-# Files whose slow tests run with every push: those that alone kill a mutant of importance (two
-# processes, resumed runs, thresholds, secrets), and one run through each task and each part.
+# Files whose slow tests run with every push: those about the exact gradient in two processes,
+# resumed runs, thresholds and secrets, and one run through each task and each part.
 OF_EACH_PUSH = {
     *("tests/test_decision.py", "tests/test_layers.py"),
-    *("tests/comparison_statistics/test_jackknife.py", "tests/comparison_statistics/test_power.py"),
-    *("tests/comparison_statistics/test_rare_losses.py",),
-    *("tests/comparison_statistics/test_verdict.py",),
+    *("tests/comparison/statistics/test_jackknife.py", "tests/comparison/statistics/test_power.py"),
+    *("tests/comparison/statistics/test_rare_losses.py",),
+    *("tests/comparison/statistics/test_verdict.py",),
     *("tests/data/test_fuzzed_files.py", "tests/data/test_workbooks.py"),
     *("tests/doors/test_secrets.py",),
     *("tests/engine/test_diverged_run.py", "tests/engine/test_exact_trained_part.py"),
