@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import io
+import re
 import time
 import warnings
 from collections import Counter
@@ -222,7 +223,7 @@ class _Served:
         except NoPipelineAnswers as reason:
             self.unasked.append(f"{client} was not asked: {reason}.")
         except Exception as error:  # whatever a plain client meets in this folder
-            problem = _reason(error).replace(str(self.folder), "the folder")
+            problem = _reason(error, self.folder)
         return self._client(client, asked, equal, largest, problem)
 
     def shown_by(self, answer: Callable[[Sequence[Any]], Mapping[str, list[Any]]]) -> ServedClient:
@@ -243,7 +244,7 @@ class _Served:
         except NoPipelineAnswers as reason:
             self.unasked.append(f"{SERVER} was not asked: {reason}.")
         except Exception as error:  # as of other clients
-            problem = _reason(error).replace(str(self.folder), "the folder")
+            problem = _reason(error, self.folder)
         return self._client(SERVER, asked, equal, largest, problem)
 
     def _client(
@@ -628,7 +629,11 @@ def _unequal(place: str, before: Any, now: Any) -> list[str]:
     return [f"{place} has {'; '.join(parts)}{' and more' if len(names) > LISTED else ''}."]
 
 
-def _reason(error: Exception) -> str:
-    """Return the first line of an error, with its type unless it is a message of this program."""
+def _reason(error: Exception, folder: Path) -> str:
+    """Return the first line of an error, with its type unless it is a message of this program.
+
+    Paths in the folder, whose name may be a word such as `out`, are shown without it.
+    """
     line = next(iter(str(error).strip().splitlines()), "").rstrip(".")
+    line = re.sub(rf"(?<![\w.-]){re.escape(str(folder))}(?=[/\\'\"])", "the folder", line)
     return inert(line if isinstance(error, InputError) else f"{type(error).__name__}: {line}")

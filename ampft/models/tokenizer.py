@@ -198,9 +198,15 @@ def set_padding_side(tokenizer: Any, config: Any) -> None:
     if TYPES in tokenizer.model_input_names and (
         not (TYPES in parameters or takes_any) or 0 < types <= _largest_type(tokenizer)
     ):
-        tokenizer.model_input_names = [n for n in tokenizer.model_input_names if n != TYPES]
+        _set_inputs(tokenizer, [n for n in tokenizer.model_input_names if n != TYPES])
     if takes_mask and MASK not in tokenizer.model_input_names:
-        tokenizer.model_input_names = [*tokenizer.model_input_names, MASK]
+        _set_inputs(tokenizer, [*tokenizer.model_input_names, MASK])
+
+
+def _set_inputs(tokenizer: Any, names: list[str]) -> None:
+    """Set what a tokenizer gives to the model, also for plain clients of the saved tokenizer."""
+    tokenizer.model_input_names = names
+    tokenizer.init_kwargs["model_input_names"] = names  # what `save_pretrained` writes
 
 
 def _largest_type(tokenizer: Any) -> int:

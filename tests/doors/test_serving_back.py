@@ -455,3 +455,14 @@ def test_tolerances_follow_the_precision():
     assert values == sorted(values)
     assert tolerance_of("no") == values[0] == 1e-4
     assert values[-1] <= 0.25
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (IndexError("index out of range in self"), "IndexError: index out of range in self"),
+        (OSError("out/config.json is missing"), "OSError: the folder/config.json is missing"),
+    ],
+)
+def test_a_reason_names_the_folder_only_where_it_is_a_path(error, text):
+    assert serving_back._reason(error, Path("out")) == text

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 from tiny_text import tiny_task, write_contract
 
+from ampft.kinds.inputs import TRUNCATED
 from ampft.kinds.text import prepare_inputs, saved_reader
-from ampft.kinds.windows import TRUNCATED
 
 TIMES = r"with (\d+\.\d) times the tokens"
 
