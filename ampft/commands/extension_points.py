@@ -37,7 +37,7 @@ class CommandEntry:
 
 @dataclass(frozen=True)
 class FolderReport:
-    """How `ampft report` reports a folder that is not that of a run."""
+    """How `ampft report` reports a folder that holds no run, such as a comparison."""
 
     is_in: Callable[[Path], bool]  # Whether a folder is one of these.
     text: Callable[[Path], str]

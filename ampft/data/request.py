@@ -251,7 +251,7 @@ class DataRequest(HubSettings):
 
     @property
     def evaluated_run(self) -> str | None:
-        """Folder of the run whose model is evaluated as it is; None if it is no run's."""
+        """Folder of the run whose model is evaluated as it is; None for other models."""
         return None
 
     @property

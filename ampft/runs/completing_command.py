@@ -12,7 +12,7 @@ from ampft.precision.modes import BASELINE
 from ampft.runs.record import RunRecord
 from ampft.runs.redaction import is_redacted
 
-# Programs in place of which `ampft train` can complete a run.
+# Programs whose runs `ampft train` can complete too.
 _OWN_PROGRAMS = ("ampft", "ampft.exe", "ampft.finetune", "classify.py", "recipes/classify.py")
 _MODULE = "__main__.py"  # of `python -m ampft`
 
