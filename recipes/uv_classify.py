@@ -13,7 +13,12 @@ in time to be evaluated.
 
 import sys
 
-from ampft.cli import main
+try:
+    from ampft.cli import main
+except ImportError as error:  # plain python, which installs nothing
+    hint = f" ({sys.executable}). Start this script with `uv run`." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(main(["train", *sys.argv[1:]]))

@@ -4,12 +4,18 @@ ARTIFACT=artifacts/mine uvicorn --factory --app-dir recipes/serving fastapi_app:
 """
 
 import os
+import sys
 from typing import Any
 
-from fastapi import FastAPI, HTTPException
+try:
+    from fastapi import FastAPI, HTTPException
 
-from ampft.errors import InputError
-from ampft.export import open_artifact
+    from ampft.errors import InputError
+    from ampft.export import open_artifact
+except ImportError as error:  # another environment
+    hint = f" ({sys.executable}). Run pip install ampft fastapi uvicorn." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 
 def make_app() -> FastAPI:

@@ -11,10 +11,14 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime reads it when it is imported
-import onnxruntime
+try:
+    import onnxruntime
+    from tokenizers import Tokenizer
+except ImportError as error:  # another environment
+    hint = f" ({sys.executable}). Run pip install onnxruntime tokenizers." if error.name else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
+    sys.exit(2)
 
 
 def load(path: Path) -> Any:
@@ -22,7 +26,11 @@ def load(path: Path) -> Any:
     spec: Any = spec_from_file_location(path.stem, path)
     module = module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:  # regex, which only models of words need
+        print(f"error: {error} ({sys.executable}). Run pip install {error.name}.", file=sys.stderr)
+        sys.exit(2)
     return module
 
 
@@ -31,7 +39,10 @@ def check(folder: Path, files: dict[str, Any]) -> None:
     for name, digest in files.items():
         try:
             with (folder / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                parts = hashlib.sha256()
+                while part := file.read(1 << 20):
+                    parts.update(part)
+            found = parts.hexdigest()
         except OSError as error:
             found = str(error.strerror)
         if found != digest["sha256"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import hashlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -54,6 +56,23 @@ def test_the_modules_of_an_artifact_need_no_ampft(name, others):
 def imports(tree: ast.AST) -> set[str]:
     found = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
     return found | {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+
+
+def test_a_missing_package_of_an_artifact_is_named_in_a_line(tmp_path):
+    write_tiny_artifact(tmp_path)
+    done = call_here(SERVING / "onnx_only.py", tmp_path, "a text")
+    assert done.returncode == 2
+    message = f"No module named 'missing_package' ({sys.executable}). Run pip install"
+    assert done.stderr == f"error: {message} missing_package.\n"
+
+
+def write_tiny_artifact(folder: Path) -> None:
+    """Write a folder whose module imports a package that no environment has."""
+    content = b"import missing_package\n"
+    (folder / "decision.py").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    about = {"files": {"decision.py": {"sha256": digest}}, "model": "model.onnx"}
+    (folder / "artifact.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 @contextmanager
