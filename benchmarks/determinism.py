@@ -38,7 +38,7 @@ def measure(job: Job) -> dict[str, object]:
     row: dict[str, object] = {}
     seconds: dict[bool, list[float]] = {False: [], True: []}
     weights: dict[bool, list[list[torch.Tensor]]] = {False: [], True: []}
-    for _ in range(TURNS):
+    for _ in range(2 if job.scale.is_tiny else TURNS):
         for is_deterministic in (False, True):
             step, trained = train_once(job, is_deterministic=is_deterministic)
             seconds[is_deterministic].append(step)

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -43,6 +43,7 @@ CONDITIONS = ("rehearsal", "commit", "changed_files", "versions", "hardware")
 TEST_PACKAGES = ("pytest", "pytest-xdist", "hypothesis")
 LINES = 12  # of the end of an entry's log that stand in the result
 DONE, FAILED, STOPPED, SKIPPED = "done", "failed", "stopped", "skipped"
+GPU_TESTS = "{gpu_tests}"  # Stands for the files with tests that need a GPU.
 PLANTED = "AMPFT_PLANTED_FAILURE"  # environment variable: name of an entry that fails, for a test
 
 
@@ -52,7 +53,8 @@ class Entry:
 
     name: str
     purpose: str
-    words: tuple[str, ...]  # Words after `python`; {out} stands for its file or folder.
+    # Words after `python`; {out} stands for its file or folder, {folder} for that of all results.
+    words: tuple[str, ...]
     seconds: float  # Limit of its time.
     rehearsed: tuple[str, ...]  # The same, on a CPU, tiny.
     packages: tuple[str, ...] = ()  # Packages without which it is skipped.
@@ -68,6 +70,8 @@ def _speed(*words: str) -> tuple[str, ...]:
     """Return a measurement of speed; all write one file, so that nothing is measured twice."""
     return ("benchmarks", "gpu_turns", "--out", "{folder}/speed.json", *words)
 
+
+_GPU_TESTS = ("-m", "gpu", "-q", "-n", "0", "-p", "no:cacheprovider", GPU_TESTS)
 
 # By worth. Speed comes first, because it was never measured on a GPU.
 ENTRIES = (
@@ -99,8 +103,7 @@ ENTRIES = (
     ),
     Entry(
         "tests", "the tests that need a GPU",
-        ("-m", "pytest", "-m", "gpu", "-q", "-n", "0", "-p", "no:cacheprovider"), 300,
-        ("-m", "pytest", "-m", "gpu", "-q", "-n", "0", "-p", "no:cacheprovider", "--collect-only"),
+        ("-m", "pytest", *_GPU_TESTS), 300, ("-m", "pytest", *_GPU_TESTS, "--collect-only"),
         packages=("pytest", "xdist", "hypothesis"),
         expected=(0, 1),
     ),
@@ -124,21 +127,17 @@ def run_entry(entry: Entry, folder: Path, *, seconds: float, is_rehearsal: bool)
     missing = [name for name in entry.packages if find_spec(name) is None]
     if missing:
         return {"status": SKIPPED, "reason": f"not installed: {', '.join(missing)}"}
-    words = entry.rehearsed if is_rehearsal else entry.words
-    words = tuple(
-        word.format(out=folder / entry.name, folder=folder) if "{" in word else word
-        for word in words
-    )
+    words = _completed(entry.rehearsed if is_rehearsal else entry.words, entry, folder)
     if os.environ.get(PLANTED) == entry.name:
-        words = ("-c", "print('planted failure'); raise SystemExit(99)")
+        words = ["-c", "print('planted failure'); raise SystemExit(99)"]
     started, log = time.monotonic(), folder / f"{entry.name}.log"
     with log.open("a", encoding="utf-8") as written:
         process = subprocess.Popen(
-            [sys.executable, *words],
+            [sys.executable, "-u", *words],
             stdout=written,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
             start_new_session=True,
         )
         try:
@@ -157,6 +156,23 @@ def run_entry(entry: Entry, folder: Path, *, seconds: float, is_rehearsal: bool)
         "words": list(entry.rehearsed if is_rehearsal else entry.words),
         "end": lines[-LINES:],
     }
+
+
+def _completed(words: Sequence[str], entry: Entry, folder: Path) -> list[str]:
+    """Return the words with the paths that they stand for."""
+    completed: list[str] = []
+    for word in words:
+        if word == GPU_TESTS:
+            completed += files_of_gpu_tests()
+        else:
+            completed.append(word.format(out=folder / entry.name, folder=folder))
+    return completed
+
+
+def files_of_gpu_tests() -> list[str]:
+    """Return the files that have tests for a GPU: importing all others takes half a minute."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(path) for path in files if "mark.gpu" in path.read_text(encoding="utf-8")]
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -28,7 +28,7 @@ REPRESENTATIVES = {
 # Files whose slow tests run with every push: those about the exact gradient in two processes,
 # resumed runs, thresholds and secrets, and one run through each task and each part.
 OF_EACH_PUSH = {
-    *("tests/test_decision.py", "tests/test_layers.py"),
+    *("tests/test_decision.py", "tests/test_gpu_half_hour.py", "tests/test_layers.py"),
     *("tests/comparison/statistics/test_jackknife.py", "tests/comparison/statistics/test_power.py"),
     *("tests/comparison/statistics/test_rare_losses.py",),
     *("tests/comparison/statistics/test_verdict.py",),
