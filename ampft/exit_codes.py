@@ -46,13 +46,14 @@ EXIT_CODES: dict[type[Exception], int] = {
     PartsFailed: 7,
 }
 
-# Torch and transformers raise plain errors, which only their text tells apart.
+# Torch and transformers raise plain errors, which only their text tells apart. Where a message has
+# {reason}, it is their first sentence: a second one guesses the cause.
 _KNOWN = (
     (
         "DataLoader worker (pid",
-        "a process of --dataloader_num_workers was killed, usually because memory or shared memory "
-        "ran out. Lower --dataloader_num_workers, or free memory, and start again; with "
-        "--checkpointing_steps, a run continues with --resume_from_checkpoint latest.",
+        "a process of --dataloader_num_workers ended early ({reason}). Remove the flag, so that "
+        "the training reads its examples itself, or start again; with --checkpointing_steps, a run "
+        "continues with --resume_from_checkpoint latest.",
     ),
     (
         "Expected more than 1 value per channel when training",
@@ -178,7 +179,9 @@ def failure_message(error: Exception) -> str | None:
     if isinstance(error, OSError | ValueError) and is_path_error(error):
         return f"{error}. Choose another path."
     if isinstance(error, RuntimeError | ValueError):
-        return next((message for text, message in _KNOWN if text in str(error)), None)
+        reason = re.split(r"\.(?:\s|$)", str(error))[0]
+        found = (each.format(reason=reason) for text, each in _KNOWN if text in str(error))
+        return next(found, None)
     return None
 
 

@@ -22,6 +22,17 @@ _IMPORTING = "<frozen importlib._bootstrap>"
 _SECONDS_BETWEEN_TRIES = 0.02
 
 
+class StopRequested(Exception):
+    """A process received a signal that asks it to stop; raised in all processes together."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
+
+    def __str__(self) -> str:
+        return self.signal.name
+
+
 @dataclass
 class _Heard:
     """What has been heard in this process."""

@@ -53,7 +53,7 @@ def unknown_language():
 @pytest.mark.parametrize(
     ("fail", "remedy"),
     [
-        (killed_worker, "Lower --dataloader_num_workers"),
+        (killed_worker, "ended early (DataLoader worker (pid"),
         (one_example, "Raise --per_device_train_batch_size"),
         (one_character, "such as a text of one character for CANINE"),
         (unknown_language, "Call model.set_default_language"),

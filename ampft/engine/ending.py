@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 
 from ampft.errors import AlreadyFinished, OtherProcessFailed, TrainingStopped
 from ampft.processes import LAUNCHER_VARIABLES
-from ampft.signals import handling, raise_if_heard
+from ampft.signals import StopRequested, handling, raise_if_heard
 from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
@@ -34,19 +34,12 @@ STOPPING = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 SIGNALS = tuple(int(getattr(signal, name)) for name in STOPPING if hasattr(signal, name))
 
 
+# What follows the first signal, in words.
+AFTER_STEP = "stopping after this step"
+AFTER_BATCH = "stopping after this batch of the evaluation"
+FINISHING = "finishing, because the training has ended and its results are being written"
 # Exit codes after a signal, as shells count, and their signals.
 _LEFT_BY = {128 + each: each.name for each in signal.Signals if each.name in (*STOPPING, "SIGHUP")}
-
-
-class StopRequested(Exception):
-    """A process received a signal that asks it to stop; raised in all processes together."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.signal = signal.Signals(number)
-
-    def __str__(self) -> str:
-        return self.signal.name
 
 
 @dataclass
@@ -81,6 +74,7 @@ class StopSignalMonitor:
 
     accelerator: Accelerator  # Accelerator of the training.
     received: int = 0  # Number of the first signal that this process has received; 0 for none.
+    response: str = AFTER_STEP  # What follows the first signal, in words.
     _received_at: float = field(default=0.0, repr=False)
 
     @contextlib.contextmanager
@@ -99,6 +93,19 @@ class StopSignalMonitor:
             _terminated_with_launcher(),
         ):
             yield
+
+    @contextlib.contextmanager
+    def responding(self, response: str) -> Iterator[None]:
+        """Say in this context that something else follows the first signal.
+
+        Args:
+            response: What follows it, in words.
+        """
+        before, self.response = self.response, response
+        try:
+            yield
+        finally:
+            self.response = before
 
     def votes(self, time_limit: TimeLimit) -> list[float]:
         """Return what this process contributes to `decide`; empty if it is the only process.
@@ -154,7 +161,7 @@ class StopSignalMonitor:
             self.received, self._received_at = number, now
             if self.accelerator.is_main_process:
                 name = signal.Signals(number).name
-                text = f"\n{name}: stopping after this step; a second signal leaves at once\n"
+                text = f"\n{name}: {self.response}; a second signal leaves at once\n"
                 # Not `print`, which the signal may have interrupted.
                 with contextlib.suppress(OSError):
                     os.write(STANDARD_ERROR, text.encode())
@@ -212,10 +219,7 @@ def end_training(accelerator: Accelerator) -> None:
 
 # What Gloo and NCCL say in a process that waits for one whose connection has ended.
 _CONNECTION_ENDED = ("closed by peer", "reset by peer", "Broken pipe", "ncclRemoteError")
-LOST = (
-    "another process ended without giving a reason, as if it was killed, for example because the "
-    "machine's memory ran out"
-)
+LOST = "another process ended without giving a reason; its output or the system's log may have it"
 
 
 def report_first_failure(

@@ -26,7 +26,7 @@ from ampft.arguments.flags import parse_duration
 from ampft.arguments.parsing import with_keyword_names
 from ampft.data.step_batches import MicroBatch, StepBatch, StepBatches
 from ampft.engine.checkpoints.writing import write_tensors
-from ampft.engine.ending import StopRequested, TimeLimit, end_training
+from ampft.engine.ending import TimeLimit, end_training
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.engine.optimizer import has_known_state
 from ampft.engine.out_of_memory import OutOfMemoryRetries
@@ -69,6 +69,7 @@ from ampft.runs.record import RunRecord, StepIdsHash, read_record
 from ampft.runs.redaction import redact_secrets
 from ampft.runs.results import publish, write_results
 from ampft.runs.resume import find_resume_point, refuse_finished
+from ampft.signals import StopRequested
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.table import own_loop_task
 from ampft.text.numbers import counted, in_epochs

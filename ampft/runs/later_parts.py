@@ -16,6 +16,7 @@ from pathlib import Path
 from ampft.engine.checkpoints.store import CheckpointStore, DamagedCheckpoint, read_manifest
 from ampft.errors import InputError, PartsFailed, without_error_numbers
 from ampft.runs.manifest import earlier_record
+from ampft.signals import StopRequested
 
 END_OF_TRAINING = "the training ended"  # reason of its checkpoint
 TRAINED = "trained"  # status of a run whose parts are not all done
@@ -52,7 +53,7 @@ class LaterParts:
 
     @contextmanager
     def part(self, name: str, *, ends: bool = False) -> Iterator[None]:
-        """Run a part in this context; an exception becomes its status.
+        """Run a part in this context; an exception becomes its status, unless a signal stops it.
 
         Args:
             ends: Whether nothing can follow it, so that the exception is raised too.
@@ -60,6 +61,8 @@ class LaterParts:
         self._current = name
         try:
             yield
+        except StopRequested:
+            raise
         except Exception as error:
             self.status[name] = f"{_FAILED}{reason_of(error)}"
             if ends:

@@ -28,7 +28,7 @@ from ampft.engine.checkpoints.store import (
 )
 from ampft.engine.checkpoints.writing import BackgroundWriter, Content, copied_to_cpu, write_content
 from ampft.engine.ending import (
-    StopRequested,
+    FINISHING,
     StopSignalMonitor,
     end_training,
     exit_if_others_fail,
@@ -74,6 +74,7 @@ from ampft.runs.resume import (
     settings_of,
     topology_of,
 )
+from ampft.signals import StopRequested
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled, print_line
 
@@ -600,6 +601,7 @@ class Loop(Generic[P]):
 
         It may if the weights after the last step, which a checkpoint needs, are kept or can be.
         """
+        self.stop.response = FINISHING
         is_replaced = any(f.replaces_weights(self.steps) for f in self.state.features)
         may_stop = not (is_replaced and is_sharded(self.prepared.accelerator))
         if is_replaced and may_stop:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ampft.data.splits import Groups, dependent_groups
 from ampft.data.step_batches import StepBatches
 from ampft.decision import CONTRACT_NAME
-from ampft.engine.ending import end_training
+from ampft.engine.ending import AFTER_BATCH, end_training
 from ampft.engine.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
 from ampft.errors import TrainingStopped
 from ampft.evaluation.compared_methods import compared_methods
@@ -101,7 +101,8 @@ class Run(Loop[Prepared]):
         validations = required_feature(state.features, Validations)
         if not (self.prepared.selects_best and validations.is_due(self.steps, self.is_over)):
             return
-        with entered_in_order(feature.around_evaluation() for feature in state.features):
+        around = (feature.around_evaluation() for feature in state.features)
+        with self.stop.responding(AFTER_BATCH), entered_in_order(around):
             outcome = predict(self.state, model, "validation", poll=self.stop.poll)
             for feature in state.features:
                 feature.at_validation(self.steps, outcome)
@@ -125,8 +126,11 @@ class Run(Loop[Prepared]):
         if self.folder is not None:
             _save_model(self.state, self.folder, model, weights, parts)
         self.parts = parts
-        with parts.part(EVALUATION, ends=True):
+        response = self.stop.response if poll is None else AFTER_BATCH
+        with parts.part(EVALUATION, ends=True), self.stop.responding(response):
             evaluated = _evaluate(self.state, model, poll)
+            if poll is not None:  # a signal during the last batch
+                poll()
         for feature in self.state.features:
             with parts.part(feature.name if feature.name in PARTS else EVALUATION):
                 feature.end(self.state.history.steps, evaluated.outcome)

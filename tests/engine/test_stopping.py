@@ -9,7 +9,8 @@ from unittest.mock import patch
 import pytest
 from accelerate import Accelerator
 
-from ampft.engine.ending import REPEATED_SECONDS, StopRequested, StopSignalMonitor, TimeLimit
+from ampft.engine.ending import REPEATED_SECONDS, StopSignalMonitor, TimeLimit
+from ampft.signals import StopRequested
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 

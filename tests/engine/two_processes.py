@@ -36,13 +36,14 @@ from tiny_text import tiny_column_task, tiny_task, with_weights
 from tiny_words import tiny_word_task
 
 from ampft.data.step_batches import MicroBatch, TensorExamples
-from ampft.engine.ending import StopRequested, StopSignalMonitor, TimeLimit
+from ampft.engine.ending import StopSignalMonitor, TimeLimit
 from ampft.engine.out_of_memory import fit_micro_batches
 from ampft.engine.saved_step import StepRandomState, save_step
 from ampft.engine.step import _reduced, accumulate_gradient
 from ampft.errors import TrainingStopped
 from ampft.evaluation.evaluate import evaluate
 from ampft.precision.float32_modules import keep_in_fp32
+from ampft.signals import StopRequested
 
 # Effective batches of 12 leave one example for the last step, so that one process has none.
 EXAMPLES, EFFECTIVE = 25, 12
