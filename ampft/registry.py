@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ampft.errors import InputError
 
@@ -31,40 +29,6 @@ ADD_ONS = {
     "predictions of other programs, and plain clients that are asked about a saved model",
     "export": "artifacts of trained models, their certificates, and precisions of inference",
     "lab": "the laboratory: what examines and judges trainings",
-}
-# What each add-on adds to a table of the core, as `module:name` of a mapping in this package.
-TABLES = {
-    "tasks": ("labels.tasks:TASKS", "words.tasks:TASKS", "media.tasks:TASKS"),
-    "kinds of files": ("media.table:MEDIA",),
-    "readers of files": ("words.conll:READERS",),
-    "tasks of own loops": ("own.tasks:TASKS",),
-}
-# Modules of the add-ons that the core uses, by the names under which it asks for them.
-ROOMS = {
-    "declared tasks": "labels.declared_task",
-    "embedding gradient": "fast.embedding_gradient",
-    "emulation": "emulation",
-    "expected time": "checks.expected_time",
-    "flags of other scripts": "doors.other_scripts",
-    "flags of transformers": "doors.transformers_flags",
-    "harm": "checks.harm",
-    "joint weights": "fast.joint_weights",
-    "label errors": "checks.label_errors",
-    "graphs": "fast.graph_choice",
-    "files of other formats": "checks.other_formats",
-    "files of words": "words.conll",
-    "masks": "media.mask_data",
-    "objects of JSON": "doors.json_objects",
-    "packed attention": "fast.packing.packed_attention",
-    "packing": "fast.packing.install",
-    "packing checks": "fast.packing.verification",
-    "packing choice": "fast.packing.choice",
-    "packing families": "fast.packing.families",
-    "serving back": "doors.serving_back",
-    "simple methods": "checks.baseline",
-    "tagged words": "words.reading",
-    "unused precision": "checks.unused_precision",
-    "value ranges": "checks.value_ranges",
 }
 
 
@@ -90,6 +54,12 @@ class ExtensionPoint(Generic[T]):
         """Add an object, given a function that returns it."""
         self._loaders.append(load)
         return load
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no add-on adds anything; nothing else is imported."""
+        _import_additions()
+        return not self._loaders
 
     def all(self) -> list[T]:
         """Return all objects, in the order of the add-ons."""
@@ -120,25 +90,3 @@ def _import_additions() -> None:
         # `find_spec` would import the package of the add-on, which may be slow.
         if (Path(__file__).parent / add_on / "additions.py").is_file():
             import_module(f"ampft.{add_on}.additions")
-
-
-def room(name: str) -> ModuleType:
-    """Import a module of an add-on by its name in `ROOMS`."""
-    return import_module(f"ampft.{ROOMS[name]}")
-
-
-@cache
-def found(name: str) -> ModuleType | None:
-    """Import a module of an add-on by its name in `ROOMS`; return None where it is absent."""
-    add_on = ROOMS[name].partition(".")[0]
-    return None if find_spec(f"ampft.{add_on}") is None else room(name)
-
-
-def added_rows(table: str) -> dict[str, Any]:
-    """Return the rows that the add-ons add to a table of the core, by its name in `TABLES`."""
-    rows: dict[str, Any] = {}
-    for place in TABLES[table]:
-        module, _, item = place.partition(":")
-        if find_spec(f"ampft.{module.partition('.')[0]}") is not None:
-            rows |= getattr(import_module(f"ampft.{module}"), item)
-    return rows

@@ -1,6 +1,8 @@
-"""User settings: command line flags and configuration file keys."""
+"""User settings: command line flags and configuration file keys.
 
-from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.parsing import parse_classify_arguments
+`__init__.pyi` lists the public names and where each has its home.
+"""
 
-__all__ = ["ClassifyArguments", "parse_classify_arguments"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -17,6 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from ampft.arguments.extension_points import FLAGS_OF_TRANSFORMERS
 from ampft.arguments.help_text import Help, metavar_of, print_help, spelled
 from ampft.arguments.suggestions import (
     BOOLEAN_WORDS,
@@ -27,7 +28,6 @@ from ampft.arguments.suggestions import (
 )
 from ampft.errors import InputError
 from ampft.flag import flag
-from ampft.registry import found
 from ampft.text.terminal import print_once
 
 T = TypeVar("T")
@@ -459,7 +459,7 @@ def _read_config(
     problems = [f"{name} is set twice. Remove one of them." for name in twice]
     foreign: list[str] = []
     lines: list[str] = []
-    others = found("flags of transformers") if "num_train_epochs" in known else None
+    others = FLAGS_OF_TRANSFORMERS.get() if "num_train_epochs" in known else None
     if others is not None:
         switches = {n: value_type(hints[n]) is bool for n in known}
         settings, translation, refused = others.split_config_settings(settings, switches)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ampft.arguments.classify import ADAFACTOR, BUILT_IN_DEFAULTS, ClassifyArguments
+from ampft.arguments.extension_points import FLAGS_OF_TRANSFORMERS, OwnFlags
 from ampft.arguments.flags import check_combinations, flag_problem, flag_switches, parse_flags
 from ampft.arguments.help_text import HELP, Help
 from ampft.arguments.suggestions import meant_flag
 from ampft.data.request import CONFIGURATIONS, OF_OWN_DATA
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
-from ampft.registry import found
 from ampft.tasks.table import TASKS, problem_types, task_of_folder
 from ampft.tasks.task_settings import check_decision_flags
 from ampft.text.escaping import without_credentials
@@ -77,7 +77,7 @@ def translated(
     Raises:
         InputError: Some flags cannot be converted.
     """
-    others = found("flags of transformers")
+    others = FLAGS_OF_TRANSFORMERS.get()
     if others is None or {*HELP, "--"}.intersection(words):
         return list(words)
     if len(words) == 1 and words[0].endswith(".json") and not words[0].startswith("-"):
@@ -93,7 +93,7 @@ def translated(
             return str(error)
         return None
 
-    own = others.OwnFlags(
+    own = OwnFlags(
         switches,
         lambda given: flag_problem(ClassifyArguments, given, program),
         conflict,
@@ -102,8 +102,7 @@ def translated(
     command = None if program.startswith("ampft.") else start or program.split()
     translation = others.translate(words, own, command=command)
     print_once(translation.lines)
-    converted: list[str] = translation.words
-    return converted
+    return translation.words
 
 
 def complete_arguments(

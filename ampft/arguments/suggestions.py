@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection
 from difflib import SequenceMatcher
 
+from ampft.arguments.extension_points import NAMES_OF_OTHERS, OtherNames
 from ampft.errors import MAX_QUOTED, did_you_mean
 from ampft.precision.modes import OTHER_NAMES
-from ampft.registry import found
 
 # Hints for values of the wrong type, by the name of the flag.
 INVALID_VALUES = {"num_train_epochs": " For part of an epoch, set --max_train_steps instead."}
@@ -25,30 +25,39 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
         dashes: Prefix of a similar name in the advice.
     """
     of_training = "train_file" in known
-    others = found("flags of other scripts")
-    name = name if others is None else others.without_typo(name, known)
-    if others is not None and name in others.REPLACEMENTS:
-        advice = others.REPLACEMENTS[name]
+    others = NAMES_OF_OTHERS.get() or OtherNames()
+    name = _without_typo(name, known, others.advice)
+    if name in others.advice:
+        advice = others.advice[name]
         is_known = any(other in known for other in _NAMED.findall(advice))
-        if of_training or advice is others.DEVICE or is_known:
+        if of_training or name in others.of_every_command or is_known:
             return f" {advice}"
-    transformers = found("flags of transformers") if of_training else None
-    rows = {} if transformers is None else transformers.ROWS
-    if name in rows and name not in rows[name].text:
-        return f" Here it is: {rows[name].text}."
-    near = closest(name, [*known, *rows])
+    transformers = others.transformers if of_training else {}
+    if name in transformers and name not in transformers[name]:
+        return f" Here it is: {transformers[name]}."
+    near = closest(name, [*known, *transformers])
     return f" Did you mean '{dashes}{near}'?" if near else ""
 
 
 def meant_flag(name: str, known: Collection[str]) -> str | None:
     """Return the flag whose value an unknown one has, by another name or a typo."""
-    others, transformers = found("flags of other scripts"), found("flags of transformers")
-    rows = {} if transformers is None else transformers.ROWS
-    name = name if others is None else others.without_typo(name, known)
-    if others is not None and name in others.REPLACEMENTS:
-        renamed: str | None = others.RENAMED.get(name)
-        return renamed
-    return closest(name, [*known, *rows])
+    others = NAMES_OF_OTHERS.get() or OtherNames()
+    name = _without_typo(name, known, others.advice)
+    if name in others.advice:
+        return others.flags.get(name)
+    return closest(name, [*known, *others.transformers])
+
+
+def _without_typo(name: str, known: Collection[str], others: Collection[str]) -> str:
+    """Return the name of another program that differs by a typo, unless one here is as near."""
+
+    def alike(other: str) -> float:
+        return SequenceMatcher(None, name, other).ratio()
+
+    if len(name) > MAX_QUOTED or not others:
+        return name
+    near = max(others, key=alike)
+    return near if alike(near) > max((WORD, *map(alike, known))) else name
 
 
 def closest(name: str, known: Collection[str]) -> str | None:
@@ -74,9 +83,8 @@ def closest(name: str, known: Collection[str]) -> str | None:
 def choice_hint(text: str, choices: Collection[str]) -> str:
     """Return advice on a value that is not one of the choices, or an empty string."""
     name = text.lower()
-    others = found("flags of other scripts")
-    if others is not None and name in others.OTHER_CHOICES:
-        advice: str = others.OTHER_CHOICES[name]
-        return advice
-    other = OTHER_NAMES.get(name) or (None if others is None else others.NAMES.get(name))
+    others = NAMES_OF_OTHERS.get() or OtherNames()
+    if name in others.choices:
+        return others.choices[name]
+    other = OTHER_NAMES.get(name) or others.names.get(name)
     return f" Did you mean {other!r}?" if other in choices else did_you_mean(name, choices)

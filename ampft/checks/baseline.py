@@ -30,11 +30,11 @@ from ampft.evaluation.probe import (
     with_probed_head,
 )
 from ampft.evaluation.simple_methods import BAG_OF_CHARACTERS, BAG_OF_WORDS, FROZEN
+from ampft.fast.packing.install import packing_of
 from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
 from ampft.models.mean_pooling import MARK
 from ampft.models.weights import LoadedModel
-from ampft.registry import room
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
 from ampft.tasks.tuning import fit_decisions, with_decisions
@@ -243,7 +243,7 @@ def _frozen_model(task: Task, seed: int) -> tuple[LoadedModel, bool]:
 
 def _undo_packing(model: Any) -> None:
     """Let a model compute all states: its last layer may compute only what the head reads."""
-    room("packing").packing_of(model).remove()
+    packing_of(model).remove()
 
 
 def frozen_features(

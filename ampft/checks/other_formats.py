@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ampft.data.sources.file_names import BRAT
 from ampft.errors import InputError
-from ampft.registry import found
+from ampft.words.conll import has_line_per_word
 
 START = 4096  # bytes that show what a file is
 
@@ -171,8 +171,7 @@ def advice(path: Path, encoding: str) -> str | None:
     if path.is_file() and suffix in ("", ".txt", ".train", ".valid", ".test", ".testa", ".testb"):
         if _start(path).startswith(_FASTTEXT):
             return f"It {_OF_FASTTEXT.replace('FILE', str(path))}"
-        words = found("files of words")
-        if words is not None and words.has_line_per_word(path, encoding):
+        if has_line_per_word(path, encoding):
             return "It has a word and its tag per line: add --task tokens."
     if suffix == ".tar" and path.is_file() and _is_of_webdataset(path):
         return f"{_WEBDATASET} --dataset_name {path.parent} --label_column_name cls."

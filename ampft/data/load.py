@@ -9,6 +9,7 @@ from datasets import Audio, DatasetDict
 
 from ampft.data.assembly import assemble, finalize
 from ampft.data.dataset import ClassificationData
+from ampft.data.extension_points import DECLARED_TASK, MASKS, TAGGED_WORDS
 from ampft.data.request import (
     COLUMN_OPTIONS,
     CONFIGURATIONS,
@@ -27,7 +28,6 @@ from ampft.data.sources.readers import FLAGS, open_tables
 from ampft.data.table_rows import Loaded, read_tables
 from ampft.errors import InputError
 from ampft.files import describe_file
-from ampft.registry import found
 
 WITHOUT_MASKS = "data without masks (--task pixels)"
 UNUSED_OPTIONS = {"stdlib": OF_OWN_DATA, "digits": (*OF_OWN_DATA, "dataset_config_name")}
@@ -57,11 +57,10 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
     """
     if data is not None:
         request = replace(request, dataset_name=IN_MEMORY)
-    masks = found("masks")
-    of_masks = None if masks is None else masks.load_masks(request, data)
+    masks = MASKS.get()
+    of_masks = None if masks is None else masks.load(request, data)
     if of_masks is not None:
-        loaded: ClassificationData = of_masks
-        return loaded
+        return of_masks
     may_declare_masks = data is not None or not (
         request.files or request.data_kind or request.dataset_name in (None, *UNUSED_OPTIONS)
     )
@@ -92,7 +91,7 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         refuse_unused_options(request, unused, "a folder of class folders")
         rows, columns, notes = load_folder(request, kind)
         return assemble(rows, columns, request, name=name, notes=notes)
-    if masks is not None and request.data_kind is not None and masks.find_mask_folders(Path(name)):
+    if masks is not None and request.data_kind is not None and masks.find_folders(Path(name)):
         raise InputError(
             f"--dataset_name {name}: the folder contains images with masks, which need --task "
             "pixels. Pass this task, or remove the flag."
@@ -114,17 +113,17 @@ def load_splits(data: DatasetDict, request: DataRequest, name: str) -> Classific
         if isinstance(feature, Audio):  # `datasets` would decode it with torchcodec
             data = data.cast_column(column, Audio(decode=False))
     origin = str(request.dataset_name)
-    has_tokens, words = request.labels_tokens, found("tagged words")
+    has_tokens, words = request.labels_tokens, TAGGED_WORDS.get()
     splits, notes = standard_splits(data, request)
     tables = {s: [split_table(part, f"{origin}, split {s}")] for s, part in splits.items()}
     if has_tokens is None:
-        has_tokens = words is not None and words.are_token_columns(tables["train"][0])
-        declared = None if has_tokens else found("declared tasks")
-        task = None if declared is None else declared.declared_task(first.features, request)
+        has_tokens = words is not None and words.are_columns(tables["train"][0])
+        declared_task = None if has_tokens else DECLARED_TASK.get()
+        task = None if declared_task is None else declared_task(first.features, request)
         if task is not None:
             raise OtherTaskDeclared(task)
     refuse_unused_options(request, ("ignore_index",), WITHOUT_MASKS)
-    read = words.read_token_tables if words is not None and has_tokens else read_tables
+    read = words.read_tables if words is not None and has_tokens else read_tables
     rows, columns, notes = read(tables, request, notes)
     return assemble(rows, columns, request, name=name, notes=notes)
 
@@ -141,10 +140,9 @@ def load_files(request: DataRequest) -> Loaded:
         raise InputError(
             f"--train_file is missing: received only {flags}. Pass a file to train on."
         )
-    words = found("tagged words")
-    if words is not None and words.are_token_files(request):
-        rows: Loaded = words.read_token_files(request)
-        return rows
+    words = TAGGED_WORDS.get()
+    if words is not None and words.are_files(request):
+        return words.read_files(request)
     return read_tables(open_tables(request), request, ())
 
 

@@ -6,10 +6,12 @@ from pathlib import PurePath
 
 from datasets import Dataset
 
+from ampft.data.extension_points import FILE_KINDS
 from ampft.data.media_kind import MediaKind
-from ampft.registry import added_rows
 
-MEDIA: dict[str, MediaKind] = added_rows("kinds of files")
+MEDIA: dict[str, MediaKind] = {
+    name: kind for kinds in FILE_KINDS.all() for name, kind in kinds.items()
+}
 
 
 def kind_of_file(name: str) -> str | None:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ampft.arguments.extension_points import (
+    FLAGS_OF_TRANSFORMERS,
+    NAMES_OF_OTHERS,
+    OtherFlags,
+    OtherNames,
+)
 from ampft.commands.extension_points import (
     COMPLETION,
     ENVIRONMENT_FACTS,
@@ -13,6 +19,8 @@ from ampft.commands.extension_points import (
     FolderPrediction,
 )
 from ampft.comparison.extension_points import TABLES, Tables
+from ampft.data.extension_points import JSON_OBJECTS, JsonObjects
+from ampft.runs.extension_points import SERVE_BACK, ServeBack
 
 if TYPE_CHECKING:
     pass
@@ -48,3 +56,35 @@ def environment_facts() -> EnvironmentFacts:
     from ampft.doors import environment
 
     return environment
+
+
+@NAMES_OF_OTHERS.add
+def names_of_others() -> OtherNames:
+    """Return the names of other programs."""
+    from ampft.doors import other_scripts
+
+    return other_scripts.NAMES_OF_OTHERS
+
+
+@FLAGS_OF_TRANSFORMERS.add
+def flags_of_transformers() -> OtherFlags:
+    """Return what converts flags of transformers' scripts."""
+    from ampft.doors import transformers_flags
+
+    return transformers_flags
+
+
+@JSON_OBJECTS.add
+def json_objects() -> JsonObjects:
+    """Return what reads JSON files of one object or several."""
+    from ampft.doors import json_objects
+
+    return json_objects
+
+
+@SERVE_BACK.add
+def serve_back() -> ServeBack:
+    """Return the function that asks plain clients."""
+    from ampft.doors.serving_back import serve_back
+
+    return serve_back

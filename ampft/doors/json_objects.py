@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def _refuse_annotations(item: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def consecutive_objects(text: str, decoder: json.JSONDecoder) -> Sequence[Any] | None:
+def consecutive_objects(text: str, decoder: json.JSONDecoder) -> list[Any] | None:
     """Return the objects of a text that has them one after another; None for another text."""
     found, place = [], 0
     while rest := text[place:].lstrip(" \t\r\n,"):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from difflib import SequenceMatcher
-
-from ampft.arguments.suggestions import WORD
-from ampft.errors import MAX_QUOTED
+from ampft.arguments.extension_points import OtherNames
+from ampft.doors.transformers_rows import ROWS
 
 DEVICE = (
     "Remove the flag: a GPU is used if there is one. CUDA_VISIBLE_DEVICES chooses which, and"
@@ -130,20 +127,11 @@ OTHER_CHOICES = {
     "int8": " Nothing trains in int8; ampft compare RUN --inference fp32,int8 lets a trained model"
     " predict in it."
 }
-
-
-def without_typo(name: str, known: Collection[str]) -> str:
-    """Return the name of another script that differs by a typo, unless one here is as near.
-
-    Args:
-        name: Unknown name of a flag.
-        known: Names of the flags here.
-    """
-
-    def alike(other: str) -> float:
-        return SequenceMatcher(None, name, other).ratio()
-
-    if len(name) > MAX_QUOTED:
-        return name
-    near = max(REPLACEMENTS, key=alike)
-    return near if alike(near) > max((WORD, *map(alike, known))) else name
+NAMES_OF_OTHERS = OtherNames(
+    REPLACEMENTS,
+    RENAMED,
+    DEVICE_FLAGS,
+    {name: row.text for name, row in ROWS.items()},
+    NAMES,
+    OTHER_CHOICES,
+)

@@ -6,12 +6,13 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from ampft.arguments.extension_points import OwnFlags, Translation
 from ampft.doors.transformers_rows import (
     FALSE,
     HARMLESS,
@@ -24,45 +25,11 @@ from ampft.doors.transformers_rows import (
 )
 from ampft.errors import InputError
 from ampft.processes import LAUNCHER_VARIABLES
-from ampft.text.terminal import labelled
 
 _FLAG = re.compile(r"--\S|-[A-Za-z]\S*$")
 _Item = tuple[str, str, tuple[str, ...]]  # Name, value and words of a flag.
 CONFIG = "config"
 _SOURCES = {"dataset_name", "train_file", CONFIG}  # flags without which built-in data are read
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A command line in ampft's flags."""
-
-    words: list[str]
-    converted: list[tuple[str, str]]  # Words before and after.
-    harmless: list[str]  # Flags without effect here.
-
-    @property
-    def lines(self) -> list[str]:
-        """One line on what was converted, and one on what has no effect."""
-        lines = []
-        if self.converted:
-            pairs = (f"{old} -> {new}" for old, new in self.converted)
-            lines.append(labelled("read as", "; ".join(pairs)))
-        if self.harmless:
-            lines.append(labelled("unused", f"{', '.join(self.harmless)}: not needed here"))
-        return lines
-
-
-@dataclass(frozen=True)
-class OwnFlags:
-    """What is asked of ampft's own parser."""
-
-    switches: Mapping[str, bool]  # Its flags by name, and whether each is a switch.
-    # What is wrong with the words of one flag, which may be unknown; None if nothing is.
-    problem: Callable[[Sequence[str]], str | None]
-    # What is wrong with a command line without such problems; None if nothing is.
-    conflict: Callable[[Sequence[str]], str | None]
-    # The flag that an unknown one stands for, with the same values.
-    meant: Callable[[str], str | None]
 
 
 def translate(argv: Sequence[str], own: OwnFlags, *, command: Sequence[str] | None) -> Translation:

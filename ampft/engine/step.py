@@ -16,15 +16,16 @@ from torch.distributed.tensor import DTensor
 
 from ampft.data.step_batches import MicroBatch, StepBatch, current_pass, pass_of
 from ampft.engine.bfloat16_adamw import step_measuring_lost_updates
+from ampft.engine.extension_points import JOINT_WEIGHTS
 from ampft.engine.optimizer import rate_of, rate_per_unit
 from ampft.errors import InputError, TrainingStopped
+from ampft.kinds.extension_points import PACKED_MODELS
 from ampft.models.adapters import lora_config
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import products_not_recorded
 from ampft.precision.resolve import usable_modes
 from ampft.precision.transfer import to_device
-from ampft.registry import found, room
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -154,7 +155,7 @@ def shared_autocast_cache(
                 by_mode = {"bf16": torch.bfloat16, "fp16": torch.float16}
                 stored: torch.dtype = next(plain.parameters()).dtype
                 dtype = by_mode.get(accelerator.mixed_precision, stored)
-                stack.enter_context(room("joint weights").joint_weights(plain, dtype))
+                stack.enter_context(JOINT_WEIGHTS.require()(plain, dtype))
         yield
         torch.clear_autocast_cache()  # because the weights will change
 
@@ -163,7 +164,7 @@ def _uses_joint_weights(accelerator: Accelerator, plain: nn.Module) -> bool:
     """Return whether one operator casts all weights, which is proven for models without padding."""
     if accelerator.device.type != "cuda" or "transformers" not in sys.modules:
         return False
-    packing = found("packing")  # it imports transformers, which such a model needs anyway
+    packing = PACKED_MODELS.get()  # it imports transformers, which such a model needs anyway
     is_alone = accelerator.num_processes == 1 and configured_backend(accelerator) is None
     # Adapters read the dtype of their weights, and cast their inputs to it.
     is_whole = packing is not None and packing.is_packed(plain) and lora_config(plain) is None

@@ -16,10 +16,10 @@ from torch import nn
 
 from ampft.errors import InputError, TrainingStopped
 from ampft.models.weights import cast_in_place
+from ampft.precision.extension_points import EMULATION
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision
 from ampft.precision.tf32 import apply_float32_policy
-from ampft.registry import found
 from ampft.tasks.outcome import Outcome, check_ids_complete
 from ampft.tasks.task import Task
 from ampft.text.terminal import progress_bar
@@ -154,8 +154,8 @@ def in_float32(
             plain.forward = original
         if is_16_bit:
             cast_in_place(plain, torch.float32)
-        emulation = found("emulation")
-        suspended = nullcontext() if emulation is None else emulation.emulation_suspended()
+        products = EMULATION.get()
+        suspended = nullcontext() if products is None else products.suspended()
         with suspended, torch.autocast(accelerator.device.type, enabled=False):
             yield plain
     finally:

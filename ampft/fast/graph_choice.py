@@ -9,6 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from ampft.arguments import ClassifyArguments
+from ampft.data.step_batches import MicroBatch, StepBatches
 from ampft.engine.launch_bound import QueueTimer
 from ampft.errors import InputError
 from ampft.fast.graphed_update import GraphedUpdate
@@ -68,6 +69,13 @@ def uses_graphs(
         return getattr(loaded.model, "main_input_name", None) == "pixel_values"
     family = family_of(loaded.model)
     return family is not None and family.adapt is None  # others add a bias to attention
+
+
+def shaping(
+    args: ClassifyArguments, loaded: LoadedModel, step_batches: StepBatches
+) -> Callable[[MicroBatch], MicroBatch]:
+    """Return a function that gives micro-batches the shapes of graphs."""
+    return static_shapes(args, loaded, step_batches).shaped
 
 
 def graphs_of(

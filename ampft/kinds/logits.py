@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ampft.kinds.extension_points import PACKED_MODELS
 from ampft.kinds.windows import WORD_COUNTS, WORD_POSITIONS, logits_per_text_or_word
 from ampft.precision.transfer import to_device
-from ampft.registry import found
 
 WORD_BUCKET = 64
 LABEL_WEIGHTS = "label_weights"  # of a collated batch: the weights of the labels in the loss
@@ -70,7 +70,7 @@ def _row_logits(model: nn.Module, arguments: Mapping[str, Tensor], packing: Any 
 
 
 def _logits(model: nn.Module, arguments: Mapping[str, Tensor], packing: Any = None) -> Tensor:
-    without_padding = found("packing")
+    without_padding = PACKED_MODELS.get()
     weight = next(model.parameters())
     moved: dict[str, Any] = {
         # Without autocast, pixels must have the dtype of the weights.

@@ -20,6 +20,7 @@ from ampft.data.row_labels import unit_indices
 from ampft.data.step_batches import IntArray, ids_of_varied_length
 from ampft.decision import Tokenization
 from ampft.errors import InputError
+from ampft.kinds.extension_points import EMBEDDING_GRADIENT, PADDING_REMOVAL
 from ampft.kinds.input_settings import InputSettings
 from ampft.kinds.inputs import TRUNCATED
 from ampft.kinds.logits import model_inputs
@@ -55,7 +56,6 @@ from ampft.models.tokenizer import (
     tokenization_of,
 )
 from ampft.models.weights import LoadedModel
-from ampft.registry import found
 
 MANY_TRUNCATED = 0.1  # share of the training texts
 EncodeWindows = Callable[[dict[str, list[Any]]], dict[str, list[Any]]]
@@ -203,9 +203,9 @@ class TextInputs:
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
-        embeddings = found("embedding gradient")
-        if embeddings is not None:
-            embeddings.reuse_embedding_gradient_memory(model)
+        reuse_memory = EMBEDDING_GRADIENT.get()
+        if reuse_memory is not None:
+            reuse_memory(model)
         padding_free, reason = self._remove_padding(model, settings)
         if not padding_free:
             examples = self.splits["train"]
@@ -242,12 +242,11 @@ class TextInputs:
     def _remove_padding(self, model: Any, settings: InputSettings) -> tuple[bool, str]:
         if settings.padding:
             return False, "padded path: requested by --padding; micro-batches sorted by length"
-        packing = found("packing choice")
-        if packing is None:
+        removal = PADDING_REMOVAL.get()
+        if removal is None:
             return False, "padded path; micro-batches sorted by length"
         examples, buckets = self.splits["train"], settings.token_buckets
-        removed: tuple[bool, str] = packing.remove_padding(model, examples, token_buckets=buckets)
-        return removed
+        return removal.remove_padding(model, examples, token_buckets=buckets)
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the texts of the examples `rows`, one column per input column.

@@ -19,6 +19,7 @@ from transformers import (
 
 from ampft.decision import CONTRACT_NAME, TOKENIZER_NAME, Contract, Tokenization
 from ampft.errors import InputError
+from ampft.models.extension_points import PACKED_FAMILIES
 from ampft.models.pretrained import (
     MODEL_NAME_FLAG,
     SAVED_MODEL_FLAG,
@@ -26,7 +27,6 @@ from ampft.models.pretrained import (
     loading_error,
 )
 from ampft.ownership import TemporaryFolder
-from ampft.registry import found
 from ampft.text.units import TIE, TextUnits
 
 # Families that call transformers' `create_position_ids_from_input_ids`: their positions start at
@@ -185,8 +185,7 @@ def set_padding_side(tokenizer: Any, config: Any) -> None:
     Token types that the model does not read, or for which its table is too small, are left out: the
     model then reads all tokens as of the first type.
     """
-    families = found("packing families")
-    if families is not None and config.model_type in families.FAMILIES:
+    if config.model_type in (PACKED_FAMILIES.get() or ()):
         tokenizer.padding_side = "right"
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         return

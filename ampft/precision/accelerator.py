@@ -26,9 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ampft.errors import InputError
 from ampft.precision.compilation import configure_compilation
+from ampft.precision.extension_points import EMULATION
 from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision, resolve, usable_modes
 from ampft.precision.tf32 import apply_float32_policy, float32_policy, verify_float32_policy
-from ampft.registry import room
 
 if TYPE_CHECKING:
     from accelerate.tracking import GeneralTracker
@@ -223,7 +223,7 @@ def numerics(precision: Precision | str) -> Iterator[None]:
         if not precision.emulates_products:
             yield
             return
-        with room("emulation").Emulation(precision.compute_dtype):
+        with EMULATION.require().emulation(precision.compute_dtype):
             yield
 
 

@@ -15,11 +15,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from ampft.errors import InputError
+from ampft.precision.extension_points import EMULATION
 from ampft.precision.float32_modules import FLAG as FLOAT32_MODULES_FLAG
 from ampft.precision.float32_modules import float32_module_start
 from ampft.precision.resolve import Precision
 from ampft.precision.tf32 import float32_product_loses_bits, sums_may_be_rounded
-from ampft.registry import found
 from ampft.text.numbers import counted
 
 KINDS = ("projection", "convolution", "recurrent", "bilinear", "attention", "custom operator")
@@ -171,10 +171,8 @@ class ProductRecorder(TorchDispatchMode):
         Raises:
             InputError: The precision is emulated fp16, and `numerics(precision)` is not active.
         """
-        emulation = found("emulation")
-        self._is_emulated = emulation is not None and emulation.inside_emulation(
-            self._precision.compute_dtype
-        )
+        products, dtype = EMULATION.get(), self._precision.compute_dtype
+        self._is_emulated = products is not None and products.is_active(dtype)
         if self._precision.emulates_binary16 and not self._is_emulated:
             raise InputError(
                 "ProductRecorder: fp16 is emulated only inside `ampft.numerics(precision)`. Enter "

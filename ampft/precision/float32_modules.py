@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ampft.errors import InputError
 from ampft.precision.compilation import uncompiled
+from ampft.precision.extension_points import UNUSED_PRECISION_CHECK
 from ampft.precision.resolve import Precision, usable_modes
-from ampft.registry import found
 from ampft.text.numbers import counted
 
 FLAG = "--fp32_modules"
@@ -291,8 +291,10 @@ def check_float32_modules(model: nn.Module, precision: Precision) -> None:
     if not kept:
         return
     if properties.keeps_float32_modules:
-        if (checks := found("unused precision")) is not None:
-            checks.refuse_all_float32(model, precision, kept)
+        check = UNUSED_PRECISION_CHECK.get()
+        if check is not None and precision.compute_dtype != torch.float32:
+            patterns = {name: forward.pattern for name, forward in kept.items()}
+            check(model, precision.mode, patterns)
         return
     if properties.stores_16_bits:
         reason = f"it stores all weights in {properties.storage}"

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import torch
 
 from ampft.errors import InputError, did_you_mean, quoted
+from ampft.precision.extension_points import EMULATION
 from ampft.precision.modes import BASELINE, MODE_TABLE, MODES, Mode, canonical_mode
 
 FLAG = "--mixed_precision"
@@ -313,7 +314,7 @@ def _bf16_on_cpu() -> ProbeResult:
 
 def _emulated(reason: str) -> ProbeResult:
     absent = UNAVAILABLE, "emulated on a CPU, and `ampft/emulation` is absent"
-    return absent if find_spec("ampft.emulation") is None else (EMULATED, reason)
+    return absent if EMULATION.is_empty else (EMULATED, reason)
 
 
 def _bf16_on_cuda(device: torch.device) -> ProbeResult:

@@ -18,6 +18,7 @@ from ampft.decision import CONTRACT_NAME, UNTOUCHED, Decisions, Rule
 from ampft.engine.out_of_memory import is_out_of_memory
 from ampft.errors import InputError
 from ampft.evaluation.evaluate import as_array
+from ampft.kinds.extension_points import PADDING_REMOVAL
 from ampft.kinds.inputs import TRUNCATED, Reader
 from ampft.kinds.logits import forward_logits, logits_of_rows
 from ampft.kinds.prediction import PredictedRows, PredictRequest
@@ -29,7 +30,6 @@ from ampft.precision.compilation import turn_compilation_off
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import canonical_mode
 from ampft.precision.resolve import resolve
-from ampft.registry import found
 from ampft.runs.record import RunRecord
 from ampft.runs.run_text import problem_of, task_row
 from ampft.tasks.outcome import Problem, problem_with_rule
@@ -88,9 +88,9 @@ class Predictor:
         check_float32_modules(model, precision)
         cast_in_place(model, precision.storage_dtype)
         # A training that found other logits without padding ran with it. Older records do not say.
-        packing = found("packing choice")
-        if packing is not None and record.model.padding_free is not False:
-            packing.install_where_supported(model)
+        removal = PADDING_REMOVAL.get()
+        if removal is not None and record.model.padding_free is not False:
+            removal.install_where_supported(model)
         remedy = "Use another model."
         if precision.mode != "fp32":
             remedy = "Use --mixed_precision fp32."

@@ -31,6 +31,7 @@ from ampft.evaluation.probe import PROBE, START, with_probed_head
 from ampft.exit_codes import command_started
 from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
+from ampft.kinds.extension_points import PACKED_MODELS
 from ampft.machine import resident_peak
 from ampft.models.freezing import cast_frozen_anew
 from ampft.models.training_mode import disable_layer_drop
@@ -49,7 +50,7 @@ from ampft.precision.determinism import prepare_determinism
 from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import BASELINE
 from ampft.precision.resolve import Precision, requested_mode, resolve
-from ampft.registry import found, room
+from ampft.runs.extension_points import GRAPHS
 from ampft.runs.folder import choose_folder, with_ended_folder
 from ampft.runs.prepared import Prepared, ProcessStart, total_steps_of
 from ampft.runs.prepared_checks import (
@@ -309,14 +310,14 @@ def _finish(
     """Return what prepares micro-batches for the model, where they are collated ahead."""
     # Compiled code, too, is made for few shapes, and attention is then part of it.
     is_compiled = configured_backend(accelerator) is not None and accelerator.device.type == "cuda"
-    graphs = found("graphs")
+    graphs = GRAPHS.get()
     if graphs is not None and (
         is_compiled or graphs.uses_graphs(args, precision, accelerator, loaded)
     ):
-        shaped: Callable[[MicroBatch], MicroBatch]
-        shaped = graphs.static_shapes(args, loaded, step_batches).shaped
-        return shaped
-    return partial(room("packing").with_layout, loaded.model) if loaded.padding_free else None
+        return graphs.shaping(args, loaded, step_batches)
+    if not loaded.padding_free:
+        return None
+    return partial(PACKED_MODELS.require().with_layout, loaded.model)
 
 
 def prepare_mode(

@@ -29,6 +29,7 @@ from ampft.features.contention import CpuTime
 from ampft.files import describe_file
 from ampft.machine import hardware
 from ampft.models.by_length import REMOTE_CODE
+from ampft.models.extension_points import PACKED_ATTENTION
 from ampft.models.four_bit import weight_counts
 from ampft.models.weights import LoadedModel, class_name
 from ampft.ownership import TemporaryFolder
@@ -37,7 +38,6 @@ from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import dtype_name
 from ampft.precision.float32_modules import replaced_forwards
 from ampft.precision.resolve import Precision
-from ampft.registry import found
 from ampft.runs.record import DataPart, ModelPart, PrecisionPart, RunRecord, StepsPart, TopologyPart
 from ampft.runs.resume import ResumePoint
 from ampft.tasks.task import Task
@@ -246,9 +246,7 @@ def configuration_of(model: nn.Module) -> dict[str, Any]:
     values = _shortened(_nested(json.loads(config.to_json_string(use_diff=False))))
     # Kept under a private name. Without padding, attention has a name of this program.
     implementation = getattr(config, "_attn_implementation", None)
-    packing = found("packed attention")
-    packed_names = {} if packing is None else packing.PACKED_NAMES
-    replaced = {packed: name for name, packed in packed_names.items()}
+    replaced = {packed: name for name, packed in (PACKED_ATTENTION.get() or {}).items()}
     values["attn_implementation"] = replaced.get(str(implementation), implementation)
     modules = {kind.__module__ for kind in type(model).__mro__}
     for name in sorted(name for name in modules if name.startswith(REMOTE_CODE)):

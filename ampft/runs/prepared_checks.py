@@ -46,7 +46,12 @@ from ampft.precision.accelerator import (
 from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import check_trainable_dtype
 from ampft.precision.modes import is_fp32
-from ampft.registry import found, room
+from ampft.runs.extension_points import (
+    GRADIENT_CHANGE,
+    GRAPHS,
+    GROUPED_ATTENTION_CHECK,
+    GradientChange,
+)
 from ampft.runs.manifest import earlier_results
 from ampft.runs.prepared import Prepared
 from ampft.tasks.task import Task
@@ -103,7 +108,7 @@ def check_prepared(prepared: Prepared) -> tuple[str, ...]:
     check_data_for_decisions(args, prepared.task.name, prepared.task.label_names, splits, to_prove)
     _check_schedule_and_metric(prepared)
     _check_trained_part(prepared)
-    graphs = found("graphs")
+    graphs = GRAPHS.get()
     if graphs is not None:
         graphs.check_cuda_graphs(prepared)
     _check_gathers(prepared)
@@ -271,7 +276,7 @@ def _run_model(prepared: Prepared) -> str | None:
             plain = accelerator.unwrap_model(prepared.model, keep_torch_compile=False)
             tried = largest_part(plain, model_inputs(batch))
             inputs = {k: v.to(accelerator.device) for k, v in tried.items()}
-            return room("packing checks").grouped_attention_reason(prepared.model, plain, inputs)
+            return GROUPED_ATTENTION_CHECK.require()(prepared.model, plain, inputs)
         try:
             with evaluation_mode(prepared.model):
                 task.logits(prepared.model, batch)
@@ -391,7 +396,7 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
             "both are in float32. Use --mixed_precision bf16 or fp32; ampft doctor finds the "
             "module and a cure."
         )
-    change = room("harm").GradientChange.of((gradient[name] for name in exact), exact.values())
+    change = GRADIENT_CHANGE.require()((gradient[name] for name in exact), exact.values())
     worst = _worst_module(change, list(exact))
     if change.harm is not None:
         raise InputError(
@@ -429,7 +434,7 @@ def _gradient(
     return ScaledGradient(float(loss.detach()), gradient, scale)
 
 
-def _worst_module(change: Any, names: Sequence[str]) -> tuple[str, float]:
+def _worst_module(change: GradientChange, names: Sequence[str]) -> tuple[str, float]:
     """Return the module with the largest relative error of its gradient, and that error.
 
     A module counts only if a hundredth of the gradient is in it.

@@ -40,8 +40,8 @@ from ampft.models.training_mode import batch_norm_note
 from ampft.models.weights import gather_sharded_weights, weights_size
 from ampft.precision.compilation import partial_compilation_warning
 from ampft.precision.modes import is_fp32
-from ampft.registry import found
 from ampft.runs.client_answers import SERVED_BACK
+from ampft.runs.extension_points import METHODS_TO_COMPARE, SERVE_BACK
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import write_csv
 from ampft.runs.later_parts import (
@@ -162,7 +162,6 @@ class Run(Loop[Prepared]):
             )
 
 
-_SERVING = found("serving back")
 BATCH_NORM = "batch_norm"
 
 
@@ -257,13 +256,14 @@ def _served(
     state: RunState, folder: RunFolder, record: RunRecord, outcome: Outcome, parts: LaterParts
 ) -> RunRecord:
     """Return the record with what plain clients answer from the folder."""
-    if _SERVING is None or not state.prepared.args.serve_back:
+    serve_back = SERVE_BACK.get()
+    if serve_back is None or not state.prepared.args.serve_back:
         parts.skip(SERVING_BACK)
         return record
     if PREDICTIONS in parts.failed:  # they are what the answers are compared with
         return record
     with parts.part(SERVING_BACK):
-        served = _SERVING.serve_back(folder.path, record, outcome, state.prepared.task.data)
+        served = serve_back(folder.path, record, outcome, state.prepared.task.data)
         warning = served.warning()
         warnings = {**record.warnings, **({} if warning is None else {SERVED_BACK: warning})}
         return replace(record, served_back=served, warnings=warnings)
@@ -315,10 +315,10 @@ def _simple_methods(
     left = None if limit.seconds is None else limit.seconds - limit.elapsed
     name = MEAN_LABEL if prepared.task.row.number_labels else FREQUENCIES
     methods: dict[str, Callable[[], Outcome]] = {name: lambda: constant}
-    simple = found("simple methods")
+    simple = METHODS_TO_COMPARE.get()
     if simple is not None and args.baseline is not False and not args.evaluated:
         training = timings.get("training_seconds") or 0.0
-        seconds = None if args.baseline else max(simple.SHARE * training, simple.LEAST_SECONDS)
+        seconds = None if args.baseline else max(simple.share * training, simple.least_seconds)
         if seconds is not None and left is not None:
             seconds = min(seconds, max(left, 0.0))
         device = prepared.accelerator.device

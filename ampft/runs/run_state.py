@@ -29,7 +29,7 @@ from ampft.flag import split_names
 from ampft.metrics.ranking import RANKING, selecting_metric
 from ampft.metrics.sums import BALANCED_ACCURACY
 from ampft.precision.accelerator import is_sharded
-from ampft.registry import found, room
+from ampft.runs.extension_points import GRAPHS, LABEL_INSPECTION, RANGE_MONITOR
 from ampft.runs.history import History
 from ampft.runs.loop_state import LoopState
 from ampft.runs.manifest import HISTORY_NAME, NONFINITE_NAME
@@ -39,8 +39,6 @@ from ampft.runs.record import StepIdsHash
 from ampft.runs.redaction import redact_secrets
 from ampft.tasks.outcome import Outcome
 from ampft.text.escaping import without_credentials
-
-_GRAPHS = found("graphs")
 
 
 def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
@@ -79,9 +77,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             begins_again=point is not None and point.is_first,
             sent=0 if point is None else point.sent,
         ),
-        room("label errors").LabelErrorInspection(
-            prepared.task, write, accelerator.device, args.seed
-        )
+        LABEL_INSPECTION.require()(prepared.task, write, accelerator.device, args.seed)
         if inspects
         else None,
         PeakMemoryMonitor(accelerator.device, prepared.started.memory),
@@ -96,7 +92,7 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         ),
         None
         if args.watch is None
-        else room("value ranges").ValueRangeMonitor(
+        else RANGE_MONITOR.require()(
             args.watch, accelerator, prepared.loaded.model, prepared.precision, write
         ),
         average,
@@ -182,6 +178,7 @@ def new_state(prepared: Prepared) -> RunState:
     accelerator = prepared.accelerator
     path = prepared.folder / HISTORY_NAME if accelerator.is_main_process else None
     history = History(path, accelerator, prepared.total_steps)
+    graphs = GRAPHS.get()
     return RunState(
         prepared,
         history,
@@ -190,7 +187,7 @@ def new_state(prepared: Prepared) -> RunState:
         _retries(prepared, history),
         StepIdsHash(),
         prepared.record,
-        None if _GRAPHS is None else _GRAPHS.graphs_of(prepared, history.write),
+        None if graphs is None else graphs.graphs_of(prepared, history.write),
     )
 
 

@@ -23,7 +23,7 @@ from ampft.precision.accelerator import is_sharded, numerics
 from ampft.precision.compilation import configured_backend
 from ampft.precision.determinism import deterministic_operators
 from ampft.precision.executed import dtype_name
-from ampft.registry import found
+from ampft.runs.extension_points import EXPECTED_TIME
 from ampft.runs.folder import claim_default_folder
 from ampft.runs.loop import as_checkpointed, open_loop
 from ampft.runs.prepare import prepare, with_fitting_micro_batches
@@ -58,8 +58,8 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     if accelerator.is_main_process:
         lines = plan_lines(prepared) + ([] if point is None else [_start_line(prepared, point)])
         print_line("\n".join(lines))
-        if (timing := found("expected time")) is not None and prepared.total_steps:
-            timing.print_expected_time(prepared)
+        if (print_time := EXPECTED_TIME.get()) is not None and prepared.total_steps:
+            print_time(prepared)
     output_dir = claim_default_folder(args, prepared.precision.mode, accelerator, prepared.folder)
     prepared = replace(prepared, output_dir=output_dir)
     with (

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampft.kinds import TEXT
-from ampft.registry import added_rows
 from ampft.tasks import TaskRow
+from ampft.tasks.extension_points import OWN_TASK_ROWS, TASK_ROWS
 
 if TYPE_CHECKING:
     from ampft.tasks.outcome import Problem
@@ -20,9 +20,10 @@ TASKS: dict[str, TaskRow] = {
         "text-classification",
     ),
 }  # fmt: skip
-TASKS |= added_rows("tasks")
+for _added in TASK_ROWS.all():
+    TASKS |= _added
 # What loops of users record, by the predictions that they give; no flag names them.
-OWN_TASKS: dict[str, TaskRow] = added_rows("tasks of own loops")
+OWN_TASKS: dict[str, TaskRow] = dict(OWN_TASK_ROWS.get() or {})
 
 
 def own_loop_task(problem: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
+from ampft.arguments.extension_points import NAMES_OF_OTHERS
 from ampft.arguments.suggestions import choice_hint, meant_flag
 from ampft.errors import InputError
 from ampft.precision.modes import MODES
@@ -336,7 +337,7 @@ def test_a_name_is_offered_for_a_typo_only(typed, meant):
 
 
 def test_without_the_names_of_other_scripts_typos_are_still_recognized(monkeypatch):
-    monkeypatch.setattr("ampft.arguments.suggestions.found", lambda name: None)
+    monkeypatch.setattr(NAMES_OF_OTHERS, "get", lambda: None)
     with pytest.raises(InputError, match=r"flag --seeds\. Did you mean '--seed'\? See"):
         parse("--seeds", "1")
     with pytest.raises(InputError, match=r"^unknown flag --gpu\. See classify\.py --help\.$"):

@@ -6,15 +6,14 @@ import codecs
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
+from ampft.data.extension_points import FILE_READERS, OTHER_FORMATS, WORD_FILES, FileReader
 from ampft.data.request import DataRequest
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES, read_parquet, read_workbook
 from ampft.data.sources.file_names import check_file
 from ampft.data.sources.source_table import SourceTable
 from ampft.data.sources.text_files import read_csv, read_json, read_tsv
 from ampft.errors import InputError
-from ampft.registry import added_rows, found
 
 # Byte-order marks; UTF-32's begins with UTF-16's.
 _MARKS = {
@@ -74,13 +73,6 @@ def _notes_on_controls(path: Path, asked: str) -> tuple[str, ...]:
     return ()
 
 
-class FileReader(Protocol):
-    """Opens a file of one format."""
-
-    def __call__(self, path: Path, *, encoding: str) -> SourceTable:
-        """Read the header of `path` and return the table."""
-
-
 READERS: dict[str, FileReader] = {
     ".csv": read_csv,
     ".tsv": read_tsv,
@@ -89,8 +81,9 @@ READERS: dict[str, FileReader] = {
     ".jsonl": read_json,
     ".ndjson": read_json,
     ".parquet": read_parquet,
-    **added_rows("readers of files"),
 }
+for _added in FILE_READERS.all():
+    READERS |= _added
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
 OF_TABLES = (".tsv", ".tab")  # endings that files with a line per word have too
 
@@ -117,7 +110,7 @@ def open_table(
     if path.is_dir():
         check_file(path, flag=flag)
     suffix = path.suffix.lower()
-    others = found("files of other formats")
+    others = OTHER_FORMATS.get()
     known = (*READERS, *WORKBOOK_SUFFIXES)
     is_refused = other_reader is None or (others is not None and others.is_refused(path))
     if suffix not in known and is_refused:
@@ -137,7 +130,7 @@ def open_table(
             f" {' or '.join(WORKBOOK_SUFFIXES)} files."
         )
     reader = READERS.get(suffix, other_reader)
-    words = found("files of words") if suffix in OF_TABLES else None
+    words = WORD_FILES.get() if suffix in OF_TABLES else None
     if words is not None and words.has_line_per_word(path, encoding):
         reader = words.read_as_conll
     assert reader is not None, "other extensions were refused"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from ampft.data.columns import DELIMITERS, USUAL_NAMES, normalized_name
+from ampft.data.extension_points import JSON_OBJECTS
 from ampft.data.sources.source_table import (
     BYTE_ORDER_MARK,
     SAMPLE_ROWS,
@@ -24,7 +25,6 @@ from ampft.data.sources.source_table import (
     SourceTable,
 )
 from ampft.errors import InputError, quoted, quoted_list
-from ampft.registry import found
 from ampft.text.numbers import counted
 
 Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
@@ -349,21 +349,20 @@ def read_json(path: Path, *, encoding: str) -> SourceTable:
 
 def _other_rows(path: Path, encoding: str) -> tuple[list[Any], str] | None:
     """Return the rows of a file that is one object or several, and a note; None for JSON Lines."""
-    others = found("objects of JSON")
+    others = JSON_OBJECTS.get()
     with opened_text(path, encoding) as file:
         lines = (line for line in file if line.strip(BLANKS))
         try:
             items, is_whole = [_decode(next(lines, ""), path, 1)], next(lines, None) is None
         except InputError:  # an object may span several lines
             file.seek(0)
-            several = others and others.consecutive_objects(file.read(), DECODER)
+            several = None if others is None else others.consecutive_objects(file.read(), DECODER)
             items, is_whole = several or [], True
     if others is None or not items or not is_whole or not isinstance(items[0], dict):
         return None  # whoever reads the lines reports what is wrong
     if len(items) > 1:
         return items, f"{path}: {len(items):,} objects, which span several lines."
-    rows: tuple[list[Any], str] | None = others.rows_of_object(items[0], path)
-    return rows
+    return others.rows_of_object(items[0], path)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
