@@ -37,7 +37,7 @@ from ampft.kinds.windows import (
     window_overlap,
     word_selection,
 )
-from ampft.models.by_length import guard_against_text_padding
+from ampft.models.by_length import fit_padding, guard_against_text_padding
 from ampft.models.mean_pooling import MEAN, can_read_mean, is_trained_through_mean, read_mean
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import (
@@ -207,14 +207,25 @@ class TextInputs:
         if reuse_memory is not None:
             reuse_memory(model)
         padding_free, reason = self._remove_padding(model, settings)
+        if not padding_free and settings.evaluate_only is None and (fitted := self._fit(model)):
+            notes = (*notes, *fitted)
+            padding_free, reason = self._remove_padding(model, settings)
         if not padding_free:
-            examples = self.splits["train"]
-            batch = model_inputs(examples.collate(ids_of_varied_length(examples.lengths)))
             noun = "sentences" if self.data.kind == TOKEN else "texts"
-            notes = (*notes, *guard_against_text_padding(model, batch, noun=noun))
+            notes = (*notes, *guard_against_text_padding(model, self._batch(), noun=noun))
         return LoadedModel(
             model, self.model_name, padding_free, (*notes, reason), begins_at_probe=is_default
         )
+
+    def _batch(self) -> Mapping[str, Tensor]:
+        """Return the arguments of the model for training texts of different lengths."""
+        examples = self.splits["train"]
+        return model_inputs(examples.collate(ids_of_varied_length(examples.lengths)))
+
+    def _fit(self, model: Any) -> tuple[str, ...]:
+        """Fit padding token and side to the model; words need it on the right."""
+        sides = ("right",) if self.data.kind == TOKEN else ("right", "left")
+        return fit_padding(model, self.tokenizer, self._batch, sides=sides)
 
     def _reads_mean_by_default(self, model: Any, label_arguments: Mapping[str, Any]) -> bool:
         """Return whether a model is a sentence encoder without a head, and a text has one label."""

@@ -8,7 +8,8 @@ can contain the token literally, such as `</s>`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ampft.errors import InputError
+from ampft.models.tokenizer import set_padding
 from ampft.models.training_mode import evaluation_mode
 from ampft.precision.transfer import to_device
 
@@ -26,7 +28,50 @@ TOLERANCE = 1e-4
 # Entries of config.json, so that saved models do the same.
 CONFIG_FIELD = "ampft_runs_by_length"
 MASK_FIELD = "ampft_masks_padding"
+_FAILURES = (RuntimeError, ValueError, AssertionError, IndexError)  # of a model's forward pass
 REMOTE_CODE = "transformers_modules."  # prefix of modules from a repository; may need a mask
+
+
+def fit_padding(
+    model: Any, tokenizer: Any, collate: Callable[[], Mapping[str, Tensor]], *, sides: Sequence[str]
+) -> tuple[str, ...]:
+    """Let padding change no result, if the padding token or its side is why it does.
+
+    A tokenizer can belong to another model. A head that reads the last token then finds it by
+    another padding token (OPT, GPT-2), or padding on the left moves the positions of a text.
+
+    Args:
+        tokenizer: Tokenizer, whose side may change; the configuration may get its padding token.
+        collate: Function that returns the arguments for texts of different lengths.
+        sides: Sides that may be tried; the tokenizer's own is one of them.
+
+    Returns:
+        A note about what was changed; empty if nothing had to be, or nothing helps.
+    """
+    side, token = tokenizer.padding_side, model.config.pad_token_id
+    tokens = dict.fromkeys((token, tokenizer.pad_token_id))
+    before = None
+    for place, number in product(dict.fromkeys((side, *sides)), tokens):
+        set_padding(tokenizer, place)
+        model.config.pad_token_id = number
+        try:
+            difference = padding_difference(model, inputs := collate(), inputs)
+        except _FAILURES:
+            difference = float("inf")
+        if before is None:
+            before = difference
+        elif difference <= TOLERANCE:
+            where = [f"texts are padded on the {place}"] if place != side else []
+            which = f"config.json gets the tokenizer's padding token {tokenizer.pad_token!r}"
+            changes = " and ".join([*where, *([which] if number != token else [])])
+            return (
+                f"{changes}, because padding changed the results (logits differed by {before:.1%})",
+            )
+        if before <= TOLERANCE:
+            break
+    set_padding(tokenizer, side)
+    model.config.pad_token_id = token
+    return ()
 
 
 def guard_against_text_padding(
@@ -49,7 +94,7 @@ def guard_against_text_padding(
     """
     try:
         difference = padding_difference(model, batch, batch)
-    except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+    except _FAILURES as error:
         raise InputError(
             f"model: {type(model).__name__} fails on a batch of {len(next(iter(batch.values())))} "
             f"training {noun} in float32: {' '.join(str(error).split()).rstrip('.')}."
@@ -213,7 +258,7 @@ def _real_positions(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
 
 def _equal_lengths(model: nn.Module, inputs: Mapping[str, Tensor], real: Tensor) -> Parts:
     lengths = real.sum(dim=1)
-    left_out = () if type(model).__module__.startswith(REMOTE_CODE) else (MASK,)
+    left_out = () if _needs_mask(model, inputs, real) else (MASK,)
     sequences = {n: v for n, v in inputs.items() if v.shape[:2] == real.shape and n not in left_out}
     parts = []
     for length in lengths.unique().tolist():
@@ -223,3 +268,16 @@ def _equal_lengths(model: nn.Module, inputs: Mapping[str, Tensor], real: Tensor)
         }
         parts.append((rows, values))
     return _by_end_tokens(model, parts)
+
+
+def _needs_mask(model: Any, inputs: Mapping[str, Tensor], real: Tensor) -> bool:
+    """Return whether a model may need the mask of rows without padding.
+
+    One that gets no mask can take its padding token for padding (XLM), which a tokenizer that
+    belongs to another model has within texts.
+    """
+    if type(model).__module__.startswith(REMOTE_CODE):
+        return True
+    token = getattr(getattr(model, "config", None), "pad_token_id", None)
+    ids = inputs.get("input_ids")
+    return token is not None and ids is not None and bool((ids[real] == token).any())

@@ -202,6 +202,12 @@ def set_padding_side(tokenizer: Any, config: Any) -> None:
         _set_inputs(tokenizer, [*tokenizer.model_input_names, MASK])
 
 
+def set_padding(tokenizer: Any, side: str) -> None:
+    """Set where a tokenizer pads, also for plain clients of the saved tokenizer."""
+    if side != tokenizer.padding_side:
+        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = side
+
+
 def _set_inputs(tokenizer: Any, names: list[str]) -> None:
     """Set what a tokenizer gives to the model, also for plain clients of the saved tokenizer."""
     tokenizer.model_input_names = names
