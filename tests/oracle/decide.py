@@ -96,7 +96,7 @@ def check(case: Case, drawn: Drawn, run: RunFolder, folder: Path) -> list[Disagr
     rule = run.decision["rule"]["decisions"]
     shares = shares_of(case, names, logits, rule.get("logit_temperature") or 1.0)
     found = compare("probabilities", [r["probabilities"] for r in got], shares.tolist(), PRECISE)
-    found = found[:1]
+    found = found[:1] + _check_answered(case, run)
     answers = [answer(case, names, row, rule) for row in shares]
     for position, (row, (label, confidence, gap)) in enumerate(zip(got, answers, strict=True)):
         if gap > 2 * PRECISE:
@@ -107,6 +107,16 @@ def check(case: Case, drawn: Drawn, run: RunFolder, folder: Path) -> list[Disagr
             found += compare(f"{what}: prediction", shown, label)
             found += compare(f"{what}: confidence", row["confidence"], confidence, 2 * PRECISE)
     return found + DOORS[case.door](case, drawn, run, folder, answers)
+
+
+def _check_answered(case: Case, run: RunFolder) -> list[Disagreement]:
+    """Rows from the fitted confidence on are answered."""
+    if "abstain" not in case.settings:
+        return []
+    least = run.decision["rule"]["decisions"]["abstention"]["least_confidence"]
+    got = [row["answered"] for row in run.predictions]
+    oracle = [least is not None and row["confidence"] >= least for row in run.predictions]
+    return compare("predictions.parquet: answered", got, oracle)
 
 
 def _check_tags(case: Case, drawn: Drawn, run: RunFolder, names: list[str]) -> list[Disagreement]:
@@ -130,6 +140,8 @@ def check_fitted(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]
     """Hold the temperature and the thresholds against the best ones on the validation rows."""
     rule, names = run.decision["rule"]["decisions"], run.record["label_names"]
     asked = {"calibrate", "tune_thresholds"} & set(case.settings)
+    if "abstain" in case.settings:  # fitted on a half that the oracle does not know
+        return []
     if not asked:
         return compare("decision.json: decisions", rule, {})
     logits, found = final_logits(case, drawn, run, "validation"), []
@@ -221,7 +233,8 @@ def _held(case: Case, run: RunFolder, door: str, rows: list[dict[str, Any]]) -> 
         shown = row["prediction"]
         if isinstance(expected, list):
             shown = [] if shown in ("", None) else shown
-            shown = shown.split(",") if isinstance(shown, str) else shown
+            separator = case.settings.get("label_separator", ",")
+            shown = shown.split(separator) if isinstance(shown, str) else shown
             shown, expected = sorted(shown), sorted(expected)
         if own.get("answered") is False:
             expected = type(shown)() if shown is not None else None

@@ -71,7 +71,7 @@ def draw(case: Case, folder: Path) -> Drawn:
     for split, count in zip(SPLITS, case.rows, strict=True):
         rows[split] = _rows(case, split, count, random_)
         files[split] = folder / f"{split}.{case.format}"
-        write(files[split], rows[split], "crlf" in case.traits)
+        write(files[split], rows[split], "crlf" in case.traits, case.settings)
     # Imported late: it needs the rows that this module draws.
     from oracle.read import kept_rows, label_names
 
@@ -155,6 +155,8 @@ def _text(case: Case, number: int, random_: random.Random) -> str:
 
 
 def _classes(case: Case) -> list[Any]:
+    if case.task == "ordinal" and "label_order" in case.settings:
+        return sorted(case.settings["label_order"].split(","))[: case.classes]
     if case.task == "ordinal" or "number_labels" in case.traits:
         return [9, 10, 100, 11, 2, 1][: case.classes]
     names = ODD_CLASSES if "odd_labels" in case.traits else CLASSES
@@ -176,16 +178,31 @@ def _labels(case: Case, number: int, index: int, random_: random.Random) -> Row:
     return {"label": names[number]}
 
 
-def write(path: Path, rows: list[Row], as_windows: bool) -> None:
+def write(
+    path: Path, rows: list[Row], as_windows: bool, settings: Mapping[str, Any] | None = None
+) -> None:
     """Write rows to a file of the format that its ending names."""
+    settings = settings or {}
+    separator = settings.get("label_separator", ",")
     ending = path.suffix
     if ending in (".csv", ".tsv"):
         encoding, end = ("utf-8-sig", "\r\n") if as_windows else ("utf-8", "\n")
+        encoding = settings.get("encoding", encoding)
         with path.open("w", encoding=encoding, newline="") as file:
             dialect = "excel" if ending == ".csv" else "excel-tab"
             writer = csv.DictWriter(file, list(rows[0]), dialect=dialect, lineterminator=end)
             writer.writeheader()
-            writer.writerows({k: _cell(v) for k, v in row.items()} for row in rows)
+            writer.writerows({k: _cell(v, separator) for k, v in row.items()} for row in rows)
+    elif ending == ".xlsx":
+        from openpyxl import Workbook
+
+        book = Workbook()
+        book.active.append(list(rows[0]))
+        for row in rows:
+            book.active.append(
+                [_cell(v, separator) if v is not None else None for v in row.values()]
+            )
+        book.save(path)
     elif ending == ".jsonl":
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -198,10 +215,10 @@ def write(path: Path, rows: list[Row], as_windows: bool) -> None:
         pq.write_table(pa.Table.from_pylist(rows), path)
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Any, separator: str) -> Any:
     """Return a value as a cell of a text file has it."""
     if isinstance(value, list):
-        return ",".join(map(str, value)) if value else "[]"
+        return separator.join(map(str, value)) if value else "[]"
     return "" if value is None else value
 
 

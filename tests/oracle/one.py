@@ -72,6 +72,9 @@ def in_this_process(case: Case, folder: Path) -> Result:
         left = [path.name for path in folder.glob("run*")]
         found = [Disagreement("files after a refusal", left, [])] if left else []
         return Result(case, tuple(found), 0.0, done.err.strip().splitlines()[-1])
+    if done.code == 2 and "abstain" in settings and "--abstain" in done.err:
+        # How many rows are independent is not for the oracle to say.
+        return Result(case, (), 0.0, done.err.strip().splitlines()[-1])
     if done.code == 3:  # the product says that the training destroyed the model
         return Result(case, (), 0.0, done.err.strip().splitlines()[-1])
     if done.code or expected:
@@ -97,6 +100,8 @@ def check(
         different = train.check_order(case, run, count)
         if different:
             return different
+        if "lora_r" in case.settings:
+            return train.check_adapters(case, drawn, names, run)
         trained = train.train(case, drawn, names)
         return [
             *train.check(case, drawn, run, trained),

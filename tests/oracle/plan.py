@@ -78,19 +78,15 @@ FLAGS: dict[str, Flag] = {
     "dataset_name": _not(_NAMES), "train_file": _not(_NAMES), "validation_file": _not(_NAMES),
     "test_file": _not(_NAMES), "text_column_names": _not(_NAMES),
     "label_column_name": _not(_NAMES), "task": _not(_NAMES), "output_dir": _not(_NAMES),
-    "sheet_name": _not("is of Excel files, which are not drawn"),
+    "sheet_name": _not("workbooks are drawn with one sheet; tests/data/test_workbooks.py"),
     "processor_name": _not("names the tokenizer in the folder of the model"),
     "text_units": _not("is of files of words that the predictions divide; tests/words"),
-    "label_order": _not("ordered labels are drawn as numbers; tests/labels/test_label_order.py"),
-    "label_separator": _not("labels are drawn without separators in them"),
-    "encoding": _not("tests/data/test_data_files.py"),
     "pooling": _not("adds a layer; tests/models/test_mean_pooling.py"),
     "head_init": _not("begins at a regression; tests/evaluation/test_probe.py"),
     "probe_scale": _not("as head_init; tests/models/test_mean_pooling.py"),
-    "lora_r": _not("the start of an adapter is not in the folder; tests/models/test_adapters.py"),
-    "lora_alpha": _not("as lora_r"), "lora_dropout": _not("as lora_r"),
-    "lora_target_modules": _not("as lora_r"), "merge_lora": _not("as lora_r"),
-    "load_in_4bit": _not("as lora_r"), "fp32_modules": _not("is of 16 bits"),
+    "lora_dropout": _not("draws at random; tests/models/test_adapters.py"),
+    "load_in_4bit": _not("is of 4 bits; tests/models"),
+    "fp32_modules": _not("is of 16 bits"),
     "max_time": _not("depends on the clock"),
     "metric": _not("needs modules of the package evaluate; tests/features/test_chosen_metrics.py"),
     "report_to": _not("trackers write their own files; tests/recipes/test_trackers.py"),
@@ -100,7 +96,7 @@ FLAGS: dict[str, Flag] = {
     "resume_from_checkpoint": _not("is passed where a case is interrupted, see `resume`"),
     "max_drawn_samples": _not(_SPLITS),
     "label_corrections": _not("needs a file of corrections; tests/checks"),
-    "evaluate_only": _not("trains nothing; tests/doors/test_transformers_flags.py"),
+    "evaluate_only": _not("is a relation: a finished run is evaluated again"),
     "text_column_delimiter": _not("joins columns that are drawn one by one; tests/doors"),
     "cpu_threads": _not("is 1 in every case"),
     # What the weights after each step depend on.
@@ -138,7 +134,13 @@ FLAGS: dict[str, Flag] = {
     "eval_steps": Flag(TRAIN, (2,), ALL),
     "early_stopping_patience": Flag(TRAIN, (1,), ALL),
     "metric_for_best_model": Flag(TRAIN, ("accuracy", "macro_f1"), ("text", "pairs", "ordinal")),
+    # The start of an adapter is not in the folder: the first loss, the rates and the answers.
+    "lora_r": Flag(TRAIN, (2,)), "lora_alpha": Flag(TRAIN, (8,)),
+    "lora_target_modules": Flag(TRAIN, ("all-linear",)), "merge_lora": Flag(TRAIN, (True, False)),
     # What the rows are.
+    "encoding": Flag(READ, ("utf-16",)),
+    "label_separator": Flag(READ, (";",), ("multi-label",)),
+    "label_order": Flag(READ, ("eel,ant,cow",), ("ordinal",)),
     "drop_missing_text": Flag(READ, (True,)), "drop_missing_labels": Flag(READ, (True,)),
     "ignore_label": Flag(READ, ("ant",), ONE_LABEL), "id_column": Flag(READ, ("id",)),
     "group_column": Flag(READ, ("user",), TEXTS),
@@ -149,7 +151,7 @@ FLAGS: dict[str, Flag] = {
     "tune_thresholds": Flag(DECIDE, ("f1", "precision=0.6", "recall=0.9", "cost=5:1"),
                             ("multi-label", "text")),
     "positive_label": Flag(DECIDE, ("first",), ("text",)),
-    "abstain": _not("see tests/metrics/test_abstention.py"),
+    "abstain": Flag(DECIDE, (0.45,), ("text", "pairs", "multi-label")),
     "weighted_metrics": Flag(REPORT, (True,)),
     # What changes no answer.
     "padding": Flag(NOTHING, (True,), ALL), "pad_to_multiple_of": Flag(NOTHING, (8,), ALL),
@@ -175,6 +177,8 @@ FLAGS: dict[str, Flag] = {
 NAMES_OF_EMBEDDINGS = ("bert", "roberta", "electra", "distilbert", "albert", "mpnet", "modernbert")
 OF_ONE_PROCESS = {"dataloader_num_workers", "auto_micro_batch"}
 RARE = {
+    "abstain",
+    "encoding",
     "relation",
     "stop",
     "processes",
@@ -192,6 +196,9 @@ CHANGES = {"learning_rate": 3e-3, "seed": 3, "weight_decay": 0.25, "lr_scheduler
 
 PLAIN_LAYERS = ("albert", "mpnet")  # that transformers cannot compute again
 OF_LAYERS = {"layer_decay", "train_layers", "optim"}
+OF_ADAPTERS = {"lora_alpha", "lora_target_modules", "merge_lora"}
+# Settings that the oracle does not combine with adapters.
+NOT_WITH_ADAPTERS = {"freeze", "perturb_initial_weights", "ema_decay", *OF_LAYERS}
 
 # Settings that must be refused, with the tasks that do take them.
 UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -202,7 +209,7 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
     "threshold": (0.3, ("multi-label",)),
     "calibrate": (True, ("text", "pairs", "multi-label", "ordinal")),
     "tune_thresholds": ("f1", ("text", "pairs", "multi-label", "ordinal")),
-    "label_order": ("1,2", ("ordinal",)),
+    "label_order": ("1,2", ("ordinal",)), "merge_lora": (True, ()),
     "label_separator": (";", ("multi-label", "columns")),
     "feature_columns": ("age", TEXTS),
     "weighted_metrics": (True, ()),  # without a column of weights
@@ -282,6 +289,9 @@ def undecided(task: str, family: str, s: Mapping[str, Any]) -> bool:
         or (family in ("albert", "t5", "deberta-v2") and OF_LAYERS & set(s))
         or (family in ("t5",) and task == "tokens")
         or ("max_train_steps" in s and "num_train_epochs" in s)
+        or ("lora_r" in s and NOT_WITH_ADAPTERS & set(s))
+        or ("lora_r" in s and family in ("albert", "t5"))
+        or ("label_order" in s and "class_weights" in s)
         or ("warmup_ratio" in s and "num_warmup_steps" in s)
     )
 
@@ -346,7 +356,9 @@ def parameters(task: str) -> Mapping[str, Sequence[Any]]:
         if flag.values and task in flag.tasks
     }
     formats = (
-        ["jsonl", "parquet"] if task == "tokens" else ["csv", "tsv", "jsonl", "parquet", "json"]
+        ["jsonl", "parquet"]
+        if task == "tokens"
+        else ["csv", "tsv", "jsonl", "parquet", "json", "xlsx"]
     )
     doors = ["none", "predict csv", "predict jsonl", "predict parquet", "python", "pipeline"]
     return {
@@ -427,6 +439,12 @@ def _needs(row: Mapping[str, Any]) -> dict[str, Any]:
         needs["long_text"] = "windows"
     if row.get("positive_label"):
         needs["tune_thresholds"] = "f1"
+    if any(row.get(name) is not None for name in OF_ADAPTERS):
+        needs["lora_r"] = 2
+    if row.get("encoding"):
+        needs["format"] = "csv"
+    if row.get("label_separator"):
+        needs["format"] = "csv"
     if row.get("pad_to_multiple_of"):
         needs["padding"] = True
     if row.get("weighted_metrics"):
@@ -469,6 +487,29 @@ def _rows_without_end(task: str, seed: int) -> Iterator[dict[str, Any]]:
         yield from covering(task, seed + 1_000_003 * round_)
 
 
+def _traits(settings: Mapping[str, Any], format_: str, random_: random.Random) -> set[str]:
+    """Return what is unusual about the data, where the settings allow it."""
+    traits = {trait for trait in TRAITS if random_.random() < 0.3}
+    if "fail_on_leak" in settings:
+        traits.discard("duplicates")
+    for part, flag in (("text", "drop_missing_text"), ("labels", "drop_missing_labels")):
+        traits.discard(f"missing_{part}")
+        traits -= {"blank"} if flag == "drop_missing_text" and flag not in settings else set()
+        if flag in settings:
+            traits.add(f"missing_{part}")
+    if {"positive_label", "label_order", "ignore_label"} & set(settings):
+        traits -= {"odd_labels", "number_labels"}
+    if format_ == "xlsx":
+        traits -= {
+            "number_labels",
+            "scripts",
+            "newlines",
+        }  # which a workbook cannot hold as they are
+    if format_ not in ("csv", "tsv"):
+        traits.discard("crlf")
+    return traits
+
+
 def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case:
     """Return a case of the settings in a row, on drawn data."""
     settings = {n: v for n, v in row.items() if n in FLAGS and v is not None}
@@ -483,24 +524,16 @@ def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case
         settings["class_weights"] = ",".join(str(1 + i / 2) for i in range(classes))
     if "positive_label" in settings:
         settings["positive_label"] = CLASSES_OF_DRAWN[0]
-    traits = {trait for trait in TRAITS if random_.random() < 0.3}
-    if "fail_on_leak" in settings:
-        traits.discard("duplicates")
-    for part, flag in (("text", "drop_missing_text"), ("labels", "drop_missing_labels")):
-        traits.discard(f"missing_{part}")
-        traits -= {"blank"} if flag == "drop_missing_text" and flag not in settings else set()
-        if flag in settings:
-            traits.add(f"missing_{part}")
-    if "positive_label" in settings:
-        traits -= {"odd_labels", "number_labels"}
+    traits = _traits(settings, row["format"], random_)
+    if "label_order" in settings:
+        classes = 3
     if settings.get("ignore_label"):
-        traits -= {"odd_labels", "number_labels"}
         classes = max(classes, 3)
         if "," in str(settings.get("class_weights")):
             settings["class_weights"] = "balanced"
-    if row["format"] not in ("csv", "tsv"):
-        traits.discard("crlf")
     rows = (random_.randint(9, 22), random_.randint(6, 12), random_.randint(6, 12))
+    if "abstain" in settings:
+        rows = (rows[0], 50, rows[2])
     return Case(
         task, random_.randrange(10**6), row["family"], rows, classes, row["format"],
         tuple(sorted(traits)), settings, row["door"], row["relation"], row["stop"],

@@ -177,4 +177,7 @@ class RunFolder:
         """Return the saved tensors by name."""
         from safetensors.torch import load_file
 
-        return load_file(self.folder / "model.safetensors")
+        whole, adapters = (
+            self.folder / f"{name}.safetensors" for name in ("model", "adapter_model")
+        )
+        return load_file(whole if whole.exists() else adapters)

@@ -24,6 +24,8 @@ def label_names(case: Case, rows: list[Row]) -> list[str]:
             for column in ("mood", "topic")
             for value in sorted({row[column] for row in rows if row[column] is not None})
         ]
+    if case.task == "ordinal" and (order := case.settings.get("label_order")):
+        return order.split(",")
     ignored = str(case.settings.get("ignore_label", "")).split(",")
     labels = [row["label"] for row in rows if row["label"] is not None]
     values = [label for label in labels if str(label) not in ignored]
@@ -94,11 +96,13 @@ def weights_of(case: Case, rows: Kept) -> list[float]:
     return [float(row[column]) if column else 1.0 for _, row in rows]
 
 
-def places(path: Path, count: int) -> list[int]:
+def places(path: Path, count: int, encoding: str) -> list[int]:
     """Return the line of each row in a text file, or its number in another, from 1."""
+    if path.suffix == ".xlsx":  # below the row of names
+        return list(range(2, count + 2))
     if path.suffix not in (".csv", ".tsv"):
         return list(range(1, count + 1))
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding=encoding, newline="") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         next(reader)
         starts, before = [], reader.line_num
@@ -117,11 +121,14 @@ def check(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:
     names = label_names(case, [row for _, row in rows["train"]])
     if case.task != "regression":
         found += compare("label_names", sorted(run.record["label_names"]), sorted(names))
+    if case.task == "ordinal":
+        found += compare("order of the labels", list(run.record["label_names"]), names)
     if case.task == "tokens":
         return found + _check_words(drawn, run, rows["test"])
     predictions = run.predictions
     found += compare("predictions.parquet: rows", len(predictions), len(rows["test"]))
-    lines = places(drawn.files["test"], len(drawn.rows["test"]))
+    encoding = case.settings.get("encoding", "utf-8-sig")
+    lines = places(drawn.files["test"], len(drawn.rows["test"]), encoding)
     for position, ((index, row), got) in enumerate(zip(rows["test"], predictions, strict=False)):
         what = f"predictions.parquet, row {position}"
         place = got.get("file_line", got.get("file_row"))

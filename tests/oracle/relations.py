@@ -11,6 +11,7 @@ from typing import Any
 from oracle import product
 from oracle.cases import Case, Disagreement, Settings, compare
 from oracle.draw import Drawn, write
+from oracle.read import kept_rows
 
 # What differs between runs that do the same.
 OF_TIME = ("seconds", "examples_per_second", "tokens_per_second", "waiting_share", "memory_mib")
@@ -51,7 +52,7 @@ def _rewritten(trained: Trained, ending: str, change: Callable[[Any], Any]) -> D
     drawn, files = trained[1], {}
     for split, path in drawn.files.items():
         files[split] = path.with_name(f"other-{split}.{ending}")
-        write(files[split], change(drawn.rows[split]), as_windows=False)
+        write(files[split], change(drawn.rows[split]), False, trained[0].settings)
     return replace(drawn, files=files)
 
 
@@ -98,6 +99,116 @@ def in_python(trained: Trained, words: list[object], settings: Settings) -> list
     return same_run("in Python", run, product.RunFolder(output))
 
 
+# Settings of the data and of the answers, which an evaluation needs too.
+OF_ANSWERS = (
+    *("max_seq_length", "long_text", "stride", "feature_columns", "weight_column", "threshold"),
+    *("weighted_metrics", "drop_missing_text", "drop_missing_labels", "ignore_label", "id_column"),
+    *("group_column", "encoding", "label_separator", "label_order", "padding", "token_buckets"),
+)
+
+
+def evaluate_only(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
+    """The finished model, evaluated again without training."""
+    case, drawn, run = trained
+    if {"calibrate", "tune_thresholds", "abstain"} & set(settings) or case.processes > 1:
+        return []
+    if "missing_labels" in case.traits:  # then all rows are predicted, without a report
+        return []
+    output = drawn.model.parent / "evaluated"
+    kept = {name: value for name, value in settings.items() if name in OF_ANSWERS}
+    words = [*replace(drawn, model=run.folder).words(), *words, "--output_dir", output,
+             "--evaluate_only", "test", *product.flags(kept)]  # fmt: skip
+    done = product.train(words, output)
+    if done.code:
+        return [Disagreement("evaluate only", f"exit code {done.code}: {done.err[-600:]}", 0)]
+    other = product.RunFolder(output)
+    found = []
+    for name in ("prediction", "label", "confidence", "probabilities"):
+        columns = [[row.get(name) for row in each.predictions] for each in (other, run)]
+        found += compare(f"evaluate only: {name}", *columns, 1e-6)
+    metrics = [{k: v for k, v in each.record["metrics"].items() if k not in ("split", "selected")}
+               for each in (other, run)]  # fmt: skip
+    return found + compare("evaluate only: metrics", *metrics, 1e-6)
+
+
+def classifier(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
+    """`ampft.Classifier` on texts: labels and probabilities are those of a plain model."""
+    import pickle
+
+    import numpy as np
+    import torch
+
+    import ampft
+    from oracle.train import encode, load, logits_of
+
+    case, drawn, _ = trained
+    if case.task != "text" or case.processes > 1 or {"windows"} & set(map(str, settings.values())):
+        return []
+    rows = {split: [row for _, row in kept_rows(case, drawn, split)] for split in ("train", "test")}
+    texts = {split: [row["text"] for row in rows[split]] for split in rows}
+    output = drawn.model.parent / "classifier"
+    estimator = ampft.Classifier(
+        str(drawn.model), output_dir=str(output), max_seq_length=settings.get("max_seq_length"),
+        settings={"max_train_steps": 2, "cpu_threads": 1},
+    )  # fmt: skip
+    try:
+        estimator.fit(texts["train"], [row["label"] for row in rows["train"]])
+    except Exception as error:
+        return [Disagreement("Classifier", f"{type(error).__name__}: {error}", "no error")]
+    model, tokenizer = load(case, estimator.run_.folder)
+    with torch.no_grad():
+        logits = [logits_of(model, encode(case, tokenizer, text)) for text in texts["test"]]
+    names = list(model.config.id2label.values())
+    shares = torch.stack(logits).softmax(1).numpy()
+    columns = [names.index(str(label)) for label in estimator.classes_]
+    again = pickle.loads(pickle.dumps(estimator))
+    got = again.predict_proba(texts["test"])
+    found = compare("Classifier: probabilities", got.tolist(), shares[:, columns].tolist(), 2e-5)
+    predicted = estimator.predict(texts["test"])
+    best = estimator.classes_[np.argmax(got, axis=1)]
+    found += compare("Classifier: predict", predicted.tolist(), best.tolist())
+    right = float(
+        np.mean([p == row["label"] for p, row in zip(predicted, rows["test"], strict=True)])
+    )
+    score = estimator.score(texts["test"], [row["label"] for row in rows["test"]])
+    return found + compare("Classifier: score", score, right, 1e-9)
+
+
+def compared(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
+    """`ampft compare` of two models: the difference of what both report."""
+    case, drawn, run = trained
+    if case.processes > 1 or len(kept_rows(case, drawn, "test")) < 6:
+        return []
+    output, folder = drawn.model.parent / "faster", drawn.model.parent / "compared"
+    other = {**settings, "learning_rate": 3 * settings["learning_rate"]}
+    words = [*drawn.words(), *words, "--output_dir", output, *product.flags(other)]
+    if product.train(words, output).code:
+        return []
+    done = product.command("compare", run.folder, output, "--output_dir", folder)
+    if done.code:
+        return [Disagreement("ampft compare", f"exit code {done.code}: {done.err[-600:]}", 0)]
+    result = json.loads((folder / "comparison.json").read_text())
+    first, second = result["arms"]
+    found, name = [], result["metric"]
+    for arm, own in ((first, run), (second, product.RunFolder(output))):
+        values = own.record["metrics"]
+        shared = {key: each["mean"] for key, each in arm["metrics"].items() if key in values}
+        oracle = {key: values[key] for key in shared}
+        found += compare(f"comparison.json: {arm['name']}", shared, oracle, 1e-6)
+        if name not in shared:
+            found.append(Disagreement(f"run.json: metrics.{name}", sorted(values), name))
+    values = [arm["metrics"][name]["mean"] for arm in (first, second)]
+    if (difference := second["difference"]) is not None:
+        found += compare("comparison.json: difference", difference["estimate"],
+                         values[1] - values[0], 1e-6)  # fmt: skip
+    if (flips := second["flips"]) is not None:
+        answers = [[r["prediction"] for r in product.RunFolder(each).predictions]
+                   for each in (run.folder, output)]  # fmt: skip
+        changed = sum(a != b for a, b in zip(*answers, strict=True))
+        found += compare("comparison.json: changed", flips["mean"], changed)
+    return found
+
+
 def from_a_file(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
     """The settings in a file for `--config`."""
     drawn = trained[1]
@@ -113,6 +224,9 @@ RELATIONS: dict[str, Callable[[Trained, list[object], Settings], list[Disagreeme
     "more columns": more_columns,
     "in Python": in_python,
     "from a file": from_a_file,
+    "evaluate only": evaluate_only,
+    "classifier": classifier,
+    "compared": compared,
 }
 
 

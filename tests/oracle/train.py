@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -294,8 +295,8 @@ def is_trained(case: Case, name: str, layers: int) -> bool:
     return not patterns or not any(f".{part}." in f".{name}" for part in patterns.split(","))
 
 
-def train(case: Case, drawn: Drawn, names: list[str]) -> Trained:
-    """Return the weights and losses of every step."""
+def train(case: Case, drawn: Drawn, names: list[str], steps: int | None = None) -> Trained:
+    """Return the weights and losses of every step, or of the first `steps`."""
     model, tokenizer = load_initial(case, drawn, names)
     rows = kept_rows(case, drawn, "train")
     inputs = [encode(case, tokenizer, text_of(case, drawn, row)) for _, row in rows]
@@ -308,7 +309,7 @@ def train(case: Case, drawn: Drawn, names: list[str]) -> Trained:
     result = Trained(len(batches))
     result.weights = [_copy(trained)]
     result.averages, result.doubts = [_copy(trained)], [_zeros(trained)]
-    for step, batch in enumerate(batches):
+    for step, batch in enumerate(batches[:steps]):
         model.zero_grad()
         divisor = sum(weights[i] * factors[i] for i in batch)
         total = 0.0
@@ -535,6 +536,26 @@ def check(case: Case, drawn: Drawn, run: RunFolder, oracle: Trained) -> list[Dis
             found.append(Disagreement(f"weights: {name}[{worst}], began at {values[2]:.6g}",
                                       values[0], values[1]))  # fmt: skip
     return found + _check_frozen(drawn, run, start)
+
+
+def check_adapters(
+    case: Case, drawn: Drawn, names: list[str], run: RunFolder
+) -> list[Disagreement]:
+    """Hold the history of a run with adapters, which change nothing at first, against formulas."""
+    done, count = len(run.history), len(kept_rows(case, drawn, "train"))
+    steps = len(batches_of(case, count))
+    rates = [setting(case, "learning_rate") * rate_factor(case, i, steps) for i in range(done)]
+    found = compare(
+        "history: learning_rate", [r["learning_rate"] for r in run.history], rates, 1e-9
+    )
+    if "early_stopping_patience" not in case.settings:
+        found += compare("number of steps", done, steps)
+    first = train(case, drawn, names, steps=1).losses[0]
+    found += compare("history: first loss", run.history[0]["loss"], first, 2e-3)
+    scale = case.settings.get("lora_alpha", 4) / case.settings["lora_r"]
+    config = json.loads(next(run.folder.rglob("adapter_config.json")).read_text())
+    got = config["lora_alpha"] / config["r"]
+    return found + compare("adapter_config.json: factor", got, scale)
 
 
 def _check_frozen(drawn: Drawn, run: RunFolder, trained: Tensors) -> list[Disagreement]:

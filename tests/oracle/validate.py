@@ -23,7 +23,7 @@ def check(
     if not run.record["validations"]:
         return found
     found += _check_stop(case, run)
-    fitted = {"calibrate", "tune_thresholds"} & set(case.settings)
+    fitted = {"calibrate", "tune_thresholds", "abstain"} & set(case.settings)
     if case.task not in ("text", "pairs", "ordinal") or fitted:
         return found
     losses = _losses(case, drawn, names, oracle, [v["step"] for v in run.record["validations"]])

@@ -346,7 +346,8 @@ class MatrixCell:
 def matrix_cells(arm: ArmResult, base: ArmResult | None) -> tuple[tuple[MatrixCell, ...], ...]:
     """Return the cells of a matrix, shaded by the share of the row on a square-root scale.
 
-    The square root makes errors visible, which are few compared with correct predictions.
+    The square root makes errors visible, which are few compared with correct predictions. The first
+    row of spans counts those that are not in the data, so that its sum differs between arms.
 
     Args:
         base: Baseline, from which only the differences are shown; None shows the matrix.
@@ -356,7 +357,7 @@ def matrix_cells(arm: ArmResult, base: ArmResult | None) -> tuple[tuple[MatrixCe
         tuple(
             MatrixCell(
                 signed_number(count - other, 0) if base else f"{count}",
-                _shade(abs(count - other), sum(row)),
+                _shade(abs(count - other), max(sum(row), sum(other_row))),
                 column == index,
             )
             for column, (count, other) in enumerate(zip(row, other_row, strict=True))

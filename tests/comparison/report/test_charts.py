@@ -207,6 +207,13 @@ def test_shades_grow_with_the_share_of_the_row():
     assert [cell.shade for cell in cells[2]] == [0, 0, 0]
 
 
+def test_a_row_that_only_the_baseline_has_is_shaded():
+    # The first row of spans counts those that are not in the data.
+    base = replace(realistic().arms[0], confusion=((0, 4, 0), (1, 4, 0), (0, 0, 3)))
+    arm = replace(base, confusion=((0, 0, 0), (1, 4, 0), (0, 0, 3)))
+    assert [cell.shade for cell in matrix_cells(arm, base)[0]] == [0, 8, 0]
+
+
 def test_the_largest_confusions_come_first():
     base = realistic().arms[0]
     arms = tuple(
