@@ -17,7 +17,8 @@ import torch
 from accelerate.state import AcceleratorState
 from tiny_text import LABELS
 
-from ampft.arguments import ClassifyArguments
+from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.classify import OPTIMIZERS
 from ampft.arguments.flags import parse_flags
 from ampft.arguments.help_text import Help
 from ampft.cli import main
@@ -25,6 +26,7 @@ from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.data.load import load_data
 from ampft.data.sources.readers import READERS
 from ampft.data.sources.source_table import SourceTable
+from ampft.doors import transformers_rows
 from ampft.errors import InputError
 from ampft.flag import flag
 from ampft.kinds.prediction import PredictRequest
@@ -209,23 +211,43 @@ def test_a_flag(capsys):
     assert "momentum of SGD" in capsys.readouterr().out
 
 
-def test_a_data_source(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("ending", "start"),
+    [(".tagged", ""), (".arff", "@relation texts\n"), (".tagged", "<html>\n"), (".xml", "")],
+)
+def test_a_data_source(monkeypatch, tmp_path, ending, start):
+    """No add-on refuses a format that has a reader, whatever it knows of its ending and content."""
+
     def read_tagged(path: Path, *, encoding: str) -> SourceTable:
         """Read lines such as `good: a text`."""
 
         def read(names):
-            for number, line in enumerate(path.read_text(encoding=encoding).splitlines(), start=1):
+            text = path.read_text(encoding=encoding).removeprefix(start)
+            for number, line in enumerate(text.splitlines(), start=1):
                 label, text = line.split(": ", maxsplit=1)
                 cells = {"text": text, "label": label}
                 yield number, [cells[name] for name in names]
 
         return SourceTable(columns=("text", "label"), read=read, unit="line", origin=str(path))
 
-    monkeypatch.setitem(READERS, ".tagged", read_tagged)
-    path = tmp_path / "train.tagged"
-    path.write_text("".join(f"{'ab'[i % 2]}: text {i}\n" for i in range(40)))
+    path = tmp_path / f"train{ending}"
+    path.write_text(start + "".join(f"{'ab'[i % 2]}: text {i}\n" for i in range(40)))
+    with pytest.raises(InputError, match=f"{ending}|is a Weka file|is a web page"):
+        load_data(ClassifyArguments(train_file=path))
+    monkeypatch.setitem(READERS, ending, read_tagged)
     data = load_data(ClassifyArguments(train_file=path))
     assert data.label_names == ("a", "b")
     assert {split: len(part) for split, part in data.splits.items()} == {
         "train": 28, "validation": 4, "test": 8,
     }  # fmt: skip
+
+
+def test_an_optimizer(monkeypatch):
+    """Flags of transformers' scripts accept each name in `OPTIMIZERS`."""
+    refused = "--optim lion: received 'lion'; here are adamw_torch, adafactor, muon"
+    with pytest.raises(InputError, match=refused):
+        parse_classify_arguments(["--optim", "lion"])
+    monkeypatch.setattr(transformers_rows, "OPTIMIZERS", (*OPTIMIZERS, "lion"))
+    assert transformers_rows.ROWS["optim"].convert("lion", {}) == ["--optim", "lion"]
+    for name in OPTIMIZERS:
+        assert parse_classify_arguments(["--optim", name]).optim == name

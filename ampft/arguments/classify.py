@@ -16,6 +16,7 @@ from ampft.errors import InputError
 from ampft.flag import BATCH, DATA, EVALUATION, OPTIMIZER, OUTPUT, flag, split_names
 from ampft.models.model_settings import TrainedPartSettings
 from ampft.precision.modes import MODES
+from ampft.tasks.loss_settings import LossSettings
 from ampft.tasks.table import TASKS
 from ampft.tasks.task_settings import TaskSettings
 
@@ -43,8 +44,8 @@ TWO_CLASSES_SHARE = 0.5  # of the last two, where the head of two classes begins
 OF_TRAINING = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "auto_micro_batch"),
     *("gradient_checkpointing", "check_precision", "inspect_data", "watch", "history_csv"),
-    *("augment", "max_length_seconds", "multi_scale", "class_weights", "label_smoothing_factor"),
-    *("focal_gamma", "huber_delta", "calibrate", "tune_thresholds", "positive_label", "abstain"),
+    *("augment", "max_length_seconds", "multi_scale"),
+    *(f.name for f in fields(LossSettings) if f.name != "threshold"),
     *("pooling", "cuda_graphs", "load_best_model_at_end", "metric_for_best_model", "eval_steps"),
     *("early_stopping_patience", "baseline", "checkpointing_steps", "checkpoint_total_limit"),
     *("async_checkpoints", "allow_topology_change", "folds", "fold", "leave_out_test"),

@@ -19,7 +19,7 @@ from ampft.arguments.suggestions import meant_flag
 from ampft.data.request import CONFIGURATIONS, OF_OWN_DATA
 from ampft.errors import InputError, Preempted, TrainingStopped, did_you_mean
 from ampft.tasks.table import TASKS, problem_types, task_of_folder
-from ampft.tasks.task_settings import check_decision_flags
+from ampft.tasks.task_settings import check_decision_flags, check_read_settings
 from ampft.text.escaping import without_credentials
 from ampft.text.terminal import labelled, print_once, quiet_optional_packages
 
@@ -166,29 +166,7 @@ def _with_rows_for_chance(arguments: ClassifyArguments) -> ClassifyArguments:
 def _conflicts(arguments: ClassifyArguments, given: Collection[str]) -> Iterator[str]:
     """Yield what conflicts in the settings, before anything is loaded."""
     yield from _message(check_combinations, arguments, given)
-    if arguments.task is None or not TASKS[arguments.task].several_labels:
-        for name in ("threshold", "label_separator"):
-            if getattr(arguments, name) != getattr(ClassifyArguments, name):
-                several = [
-                    task
-                    for task, row in TASKS.items()
-                    if row.several_labels and not (name == "threshold" and row.labels_of_columns)
-                ]
-                yield (
-                    f"--{name} applies only if examples have several labels. Add --task "
-                    f"{' or '.join(several)}, or remove the flag."
-                )
-    if arguments.number_labels:
-        for name in ("inspect_data", "metric"):
-            if getattr(arguments, name):
-                yield (
-                    f"--{name} needs classes, and the task {arguments.task} predicts numbers. "
-                    "Remove the flag."
-                )
-    elif arguments.huber_delta is not None:
-        yield "--huber_delta needs --task regression. Add it, or remove the flag."
-    if arguments.label_order is not None and not arguments.ordered_labels:
-        yield "--label_order needs --task ordinal. Add it, or remove the flag."
+    yield from _message(check_read_settings, arguments, arguments.task)
     yield from _message(check_decision_flags, arguments, arguments.task)
     if arguments.weighted_metrics and arguments.fitted_flags:
         yield (

@@ -14,7 +14,9 @@ from itertools import islice
 from pathlib import Path
 
 from ampft.data.sources.file_names import BRAT
+from ampft.data.sources.readers import READERS
 from ampft.errors import InputError
+from ampft.words.conll import READERS as WORD_READERS
 from ampft.words.conll import has_line_per_word
 
 START = 4096  # bytes that show what a file is
@@ -78,6 +80,8 @@ _BEGINNINGS = {
     b"version https://git-lfs": "is a pointer of Git LFS, not the data. Run: git lfs pull",
 }
 _PARQUET = b"PAR1"
+# Endings that promise a text or Parquet. Who adds the reader of another ending knows its content.
+_PROMISES = (".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".parquet", *WORD_READERS)
 MEMBERS = 100  # of an archive, which show what it holds
 _WEBDATASET = (
     "It is a shard of WebDataset. Pass the folder of the shards, and the column of labels:"
@@ -189,6 +193,9 @@ def check_content(path: Path, flag: str) -> None:
     Raises:
         InputError: It is; the message says what it is and what to do.
     """
+    suffix = path.suffix.lower()
+    if suffix in READERS and suffix not in _PROMISES:
+        return
     what = _content(path)
     if what is not None:
         raise InputError(f"{flag}: {path} {what}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from ampft.arguments.classify import SCHEDULES
+from ampft.arguments.classify import ADAFACTOR, OPTIMIZERS, SCHEDULES
 from ampft.tasks.table import TASKS
 
 Given = Mapping[str, str]  # Values of the flags on the command line, "true" for a bare switch.
@@ -241,7 +241,7 @@ def _optimizer(value: str, given: Given) -> list[str]:
         return ["--optim", "adamw_torch"]
     if value in ("adamw_8bit", "adamw_bnb_8bit"):
         return ["--optim", "adamw_8bit"]
-    if value in ("adafactor", "muon"):
+    if value in OPTIMIZERS:
         return ["--optim", value]
     if value in ("paged_adamw_8bit", "paged_adamw_32bit", "paged_adamw"):
         other = "adamw_8bit" if value.endswith("8bit") else "adamw_torch"
@@ -250,7 +250,7 @@ def _optimizer(value: str, given: Given) -> list[str]:
             f"would have to copy. Use --optim {other}."
         )
     raise RefusedError(
-        f"received {value!r}; adamw_torch, adamw_8bit, adafactor and muon are here. With less "
+        f"received {value!r}; here are {', '.join(OPTIMIZERS)}. With less "
         "memory for the optimizer: --optim adamw_8bit or adafactor, or LoRA with --lora_r 8."
     )
 
@@ -258,9 +258,9 @@ def _optimizer(value: str, given: Given) -> list[str]:
 def _adafactor(value: str, given: Given) -> list[str]:
     if not is_true(value):
         return []
-    if given.get("optim", "adafactor") != "adafactor":
+    if given.get("optim", ADAFACTOR) != ADAFACTOR:
         raise RefusedError(f"--optim {given['optim']} is set too. Keep one of them.")
-    return [] if "optim" in given else ["--optim", "adafactor"]
+    return [] if "optim" in given else ["--optim", ADAFACTOR]
 
 
 def _best_metric(value: str, given: Given) -> list[str]:
@@ -562,7 +562,12 @@ ROWS: dict[str, Row] = {
     ),
     "optim": Row(
         CONVERTED,
-        "AdamW in each spelling and in 8 bits; adafactor; muon",
+        "; ".join(
+            (
+                "AdamW in each spelling and in 8 bits",
+                *(name for name in OPTIMIZERS if not name.startswith("adamw")),
+            )
+        ),
         convert=_optimizer,
         differs="the learning rate of adafactor is relative to the weights here, absolute there",
     ),

@@ -342,8 +342,7 @@ def _adamw_8bit(trained: list[TrainedParameter], settings: OptimizerSettings) ->
     )
 
 
-# A new optimizer adds a row, its name in `ampft.arguments.classify`, and its rule in
-# `ampft.engine.optimizer`.
+# A new optimizer adds a row, its name in `ampft.arguments.classify`, and its rule above.
 OPTIMIZERS = {
     "adamw_torch": OptimizerRow("AdamW", _adamw, 2, trains_16_bits=True),
     "adafactor": OptimizerRow("Adafactor", _adafactor, 1, learning_rate=ADAFACTOR_RATE),

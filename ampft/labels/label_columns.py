@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Settings of labels that do not exclude each other.
-OF_SINGLE_LABELS = ("class_weights", "threshold")
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,8 @@ class ColumnLabels(MultiLabel):
         """Return the problem for the labels of the data, see `MultiLabel`.
 
         Raises:
-            InputError: A setting is for labels that do not exclude each other, or a column has one
-                label.
+            InputError: A column has one label.
         """
-        for name in OF_SINGLE_LABELS:
-            if getattr(settings, name) != getattr(LossSettings, name):
-                raise InputError(f"--{name} has no effect on --task columns. Remove it.")
         starts = column_starts(label_names)
         alone = [int(s) for s, size in zip(starts, _sizes(label_names), strict=True) if size == 1]
         if alone or len(starts) == 1:

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ampft.errors import InputError
 from ampft.labels.number_metrics import quadratic_kappa
 from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric
 from ampft.tasks.loss import summed_cumulative_cross_entropy
-from ampft.tasks.loss_settings import LossSettings
-from ampft.tasks.outcome import IntArray, OutcomeMistakes
+from ampft.tasks.outcome import OutcomeMistakes
 from ampft.tasks.single_label import METRICS as OF_CLASSES
 from ampft.tasks.single_label import Predictions, SingleLabel
 
@@ -42,7 +40,6 @@ MAE = replace(
 )
 METRICS = {metric.name: metric for metric in (QUADRATIC_KAPPA, MAE)} | OF_CLASSES
 # Settings of a loss that ignores the order.
-UNORDERED = ("label_smoothing_factor", "focal_gamma")
 
 
 @dataclass(frozen=True)
@@ -92,18 +89,6 @@ class Ordinal(SingleLabel):
     metrics: ClassVar = METRICS
     printed: ClassVar[tuple[str, ...]] = ("quadratic_kappa", "mae", "accuracy")
     outcome_type: ClassVar = OrdinalPredictions
-
-    @classmethod
-    def from_settings(
-        cls, label_names: tuple[str, ...], targets: IntArray, settings: LossSettings
-    ) -> Self:
-        """Return the problem for the labels of the data, see `SingleLabel`."""
-        for name in UNORDERED:
-            if getattr(settings, name):
-                raise InputError(
-                    f"--{name} ignores the order of labels, and the task is ordinal. Remove it."
-                )
-        return super().from_settings(label_names, targets, settings)
 
     def loss(
         self,

@@ -53,8 +53,6 @@ PEARSON = Metric(
     "pearson", "Pearson correlation", pearson, None, costliest_of_worst, is_share=False
 )
 METRICS = {metric.name: metric for metric in (R2, MSE, MAE, PEARSON)}
-# Settings of the loss of classes.
-OF_CLASSES = ("class_weights", "label_smoothing_factor", "focal_gamma")
 
 
 @dataclass(frozen=True)
@@ -298,13 +296,8 @@ class Regression:
             weights: (n,) weights of the rows; None for 1.
 
         Raises:
-            InputError: A setting is about classes, or all labels are equal.
+            InputError: All labels are equal.
         """
-        for name in OF_CLASSES:
-            if getattr(settings, name) != getattr(LossSettings, name):
-                raise InputError(
-                    f"--{name} is about classes, and the task is regression. Remove it."
-                )
         counted = targets if weights is None else targets[weights > 0]
         if not np.ptp(counted) > 0:
             raise InputError(

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from ampft.tasks.outcome import Problem
 
 
+# Settings that tasks whose labels are classes read.
+OF_CLASSES = frozenset(
+    {"class_weights", "label_smoothing_factor", "focal_gamma", "inspect_data", "metric"}
+)
+
+
 @dataclass(frozen=True)
 class TaskRow:
     """A row of the table of tasks."""
@@ -35,6 +41,8 @@ class TaskRow:
     # Whether each case has probabilities and a prediction of its own; otherwise its units do, such
     # as words.
     decides_per_case: bool = True
+    # Settings of labels and of the loss that it reads. One that another task lists is refused.
+    flags: frozenset[str] = OF_CLASSES
 
     def problem_type(self) -> type[Problem]:
         """Return the class of the problem, without importing torch."""

@@ -38,7 +38,7 @@ from ampft.precision.transfer import to_device
 from ampft.tasks import TaskRow
 from ampft.tasks.outcome import Outcome, Problem, label_config_arguments, problem_with_rule
 from ampft.tasks.table import TASKS, default_task
-from ampft.tasks.task_settings import TaskSettings
+from ampft.tasks.task_settings import TaskSettings, check_read_settings
 
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
@@ -285,10 +285,7 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
             f"--task {name} needs {kind.name} data, but {data.name} contains {data.kind} "
             "data. Remove the flag, or use other data."
         )
-    of_some_kinds = {flag for task in TASKS.values() for flag in task.kind.flags}
-    for flag in sorted(of_some_kinds - kind.flags):
-        if getattr(settings, flag) != getattr(TaskSettings, flag):
-            raise InputError(f"--{flag} has no effect on {kind.name} data. Remove the flag.")
+    check_read_settings(settings, name)
     inputs = kind.tensors.prepare_inputs(data, settings)
     source = inputs if isinstance(inputs, LabellingInputs) else data
     labels = {split: source.labels(split) for split in data.splits}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from ampft.errors import InputError, quoted_list
 from ampft.flag import BATCH, DATA, flag
@@ -15,7 +16,7 @@ from ampft.kinds.input_settings import InputSettings
 from ampft.metrics.targets import FLAG, parse_threshold_target
 from ampft.models.model_settings import TrainedPartSettings
 from ampft.tasks.loss_settings import LossSettings, ValidationFitSettings
-from ampft.tasks.table import TASKS
+from ampft.tasks.table import TASKS, default_task
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,39 @@ class TaskSettings(LossSettings, TrainedPartSettings, InputSettings):
         from ampft.precision.float32_modules import FLAG, split_patterns  # imports torch
 
         return split_patterns(FLAG, self.fp32_modules)
+
+
+def check_read_settings(settings: Any, task: str | None) -> None:
+    """Reject settings that the task does not read, of those that a task or a kind of data lists.
+
+    Args:
+        settings: A dataclass with the user's choices.
+        task: Task of the run; None if the data decide. Then the default task of some kind of data
+            must read a setting.
+
+    Raises:
+        InputError: Settings have no effect. The message lists all.
+    """
+    chosen = {f.name for f in fields(settings) if getattr(settings, f.name) != f.default}
+    problems = []
+    if task is not None:
+        kind = TASKS[task].kind
+        of_some_kinds = {flag for row in TASKS.values() for flag in row.kind.flags}
+        for flag in sorted(chosen & of_some_kinds - kind.flags):
+            problems.append(f"--{flag} has no effect on {kind.name} data. Remove the flag.")
+    names = {default_task(row.kind.name) for row in TASKS.values()} if task is None else {task}
+    readable = {flag for name in names for flag in TASKS[name].flags}
+    of_some_tasks = {flag for row in TASKS.values() for flag in row.flags}
+    for flag in sorted(chosen & of_some_tasks - readable):
+        readers = " or ".join(name for name, row in TASKS.items() if flag in row.flags)
+        if task is None:
+            problems.append(f"--{flag} needs --task {readers}. Add it, or remove the flag.")
+        else:
+            problems.append(
+                f"--{flag} has no effect on --task {task}. Remove it, or use --task {readers}."
+            )
+    if problems:
+        raise InputError("\n".join(problems))
 
 
 def check_decision_flags(settings: ValidationFitSettings, task: str | None) -> None:

@@ -603,7 +603,7 @@ def test_contradictions_of_all_kinds_are_in_one_message():
         "bleu --lr_scheduler_type constant --warmup_ratio 0.1 --checkpointing_steps often"
     )
     assert [line.split()[0].rstrip(":") for line in lines] == [
-        "--checkpointing_steps", "--lora_alpha", "--threshold", "--huber_delta", "--adam_beta1",
+        "--checkpointing_steps", "--lora_alpha", "--huber_delta", "--threshold", "--adam_beta1",
         "--adam_beta2", "--warmup_ratio", "--resume_from_checkpoint", "--metric_for_best_model",
     ]  # fmt: skip
 

@@ -14,12 +14,10 @@ from exact_step import Training, flat_gradient, relative_error, text_problem
 from tiny_text import tiny_task, with_weights
 from torch.nn import functional
 
-from ampft.errors import InputError
 from ampft.kinds.logits import model_inputs
 from ampft.labels.ordinal import METRICS, Ordinal, OrdinalPredictions
 from ampft.metrics.paired import paired_interval
 from ampft.tasks.loss import summed_cumulative_cross_entropy
-from ampft.tasks.loss_settings import LossSettings
 from ampft.tasks.report import report_from_json
 
 N = 90
@@ -173,9 +171,3 @@ def test_predictions_survive_their_table_and_far_mistakes_come_first():
     distances = np.abs(np.arange(5)[None] - found.labels[:, None])
     np.testing.assert_allclose(mistakes.scores, (found.probabilities * distances).sum(1))
     assert "in ranks" in mistakes.ranking
-
-
-@pytest.mark.parametrize("flag", ["label_smoothing_factor", "focal_gamma"])
-def test_losses_without_an_order_are_refused(flag):
-    with pytest.raises(InputError, match=f"--{flag} ignores the order"):
-        Ordinal.from_settings(NAMES, np.arange(5), LossSettings(**{flag: 0.1}))
