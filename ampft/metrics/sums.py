@@ -401,6 +401,15 @@ class Metric:
     # for a function of class counts.
     values: Callable[[Any], FloatArray] | None = None
 
+    @property
+    def largest_difference(self) -> float:
+        """The largest possible difference of two values; infinite where errors have no limit."""
+        if self.costliest is costliest_of_worst:
+            return math.inf
+        if self.is_share:
+            return 1.0
+        return 2.0 if self.label_effect is effect_on_agreement else math.inf
+
     def value(self, sums: CaseSums) -> float:
         return float(self.from_sums(sums.totals()))
 

@@ -85,6 +85,7 @@ class JackknifeDifferences:
     # Number of cases whose errors are most of the uncertainty; None for no such few, see
     # `few_carrying`.
     carrying: int | None = None
+    largest: float = math.inf  # Largest possible difference, see `Metric.largest_difference`.
 
 
 def few_carrying(effects: FloatArray) -> int | None:
@@ -158,6 +159,7 @@ def jackknife_differences(
         pseudovalues=pseudovalues,
         costliest=metric.costliest_case(baseline),
         carrying=few_carrying(pseudovalues) if metric.costliest is costliest_of_worst else None,
+        largest=metric.largest_difference,
     )
 
 
@@ -262,6 +264,7 @@ class DifferenceEstimate:
     # The kind of case whose loss costs the metric most; None if it is unknown.
     costliest: CostliestCase | None = None
     carrying: int | None = None  # As in `JackknifeDifferences`.
+    largest: float = math.inf  # As in `JackknifeDifferences`.
 
     @property
     def seed_noise(self) -> float:
@@ -305,7 +308,7 @@ class DifferenceEstimate:
         if self.case_distribution is None:
             return None
         one_sided, noise = (1 + level) / 2, self.seed_noise
-        return (
+        return self._possible(
             self.case_distribution.lower_limit(one_sided, noise=noise),
             self.case_distribution.upper_limit(one_sided, noise=noise),
         )
@@ -318,7 +321,7 @@ class DifferenceEstimate:
         if self.seed_variance is None:
             return None
         half = self.half_width((1 - level) / 2, allows_skewness=True)
-        return self.estimate - half, self.estimate + half
+        return self._possible(self.estimate - half, self.estimate + half)
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the two-sided confidence interval.
@@ -333,10 +336,14 @@ class DifferenceEstimate:
         """
         half = self.half_width((1 - level) / 2)
         low, high = self.estimate - half, self.estimate + half
-        rare = self.rare_limits(level)
-        if rare is None:
-            return low, high
-        return min(low, rare[0]) if low <= 0 else low, max(high, rare[1]) if high >= 0 else high
+        if (rare := self.rare_limits(level)) is not None:
+            low = min(low, rare[0]) if low <= 0 else low
+            high = max(high, rare[1]) if high >= 0 else high
+        return self._possible(low, high)
+
+    def _possible(self, low: float, high: float) -> tuple[float, float]:
+        """Return the limits without differences that the metric cannot have."""
+        return max(low, -self.largest), min(high, self.largest)
 
     def p_difference(self) -> float:
         """Return the two-sided p-value of the hypothesis "there is no difference"."""
@@ -442,6 +449,7 @@ def estimate_over_cases(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         case_distribution=cases,
         costliest=jackknife.costliest,
         carrying=jackknife.carrying,
+        largest=jackknife.largest,
     )
 
 

@@ -11,11 +11,14 @@ from scipy import stats
 
 from ampft.comparison.statistics.interval import (
     DifferenceEstimate,
+    JackknifeDifferences,
     estimate_difference,
+    estimate_over_cases,
     jackknife_differences,
 )
 from ampft.errors import InputError
-from ampft.metrics.sums import ACCURACY, single_label_sums
+from ampft.labels.regression import R2
+from ampft.metrics.sums import ACCURACY, MATTHEWS, CostliestCase, single_label_sums
 from ampft.tasks.single_label import METRICS
 
 # Van Dyke et al., spin-echo against cine MRI, 5 readers, 114 cases, trapezoidal AUC, jackknife: the
@@ -193,3 +196,17 @@ def test_one_example_flipped_at_every_seed_is_the_floor(n, seeds):
     mode[:, 0] = 1
     each = from_predictions(labels, mode, np.zeros((seeds, n), int))
     assert each.half_width(0.025) == pytest.approx(stats.t.ppf(0.975, seeds - 1) / n)
+
+
+@pytest.mark.parametrize(("metric", "largest"), [(ACCURACY, 1.0), (MATTHEWS, 2.0), (R2, np.inf)])
+def test_no_interval_has_impossible_differences(metric, largest):
+    assert metric.largest_difference == largest
+    given = JackknifeDifferences(
+        per_seed=np.array([0.9]), variance=4.0, covariance=0.0, cases=6, case_effect=0.1,
+        pseudovalues=np.full(6, 0.9), costliest=CostliestCase(0.2, None, 1), largest=largest,
+    )  # fmt: skip
+    found = estimate_over_cases(given)
+    low, high = found.interval(0.95)
+    assert -largest <= low <= 0.9 <= high <= largest
+    assert (high == largest) == (largest < np.inf)
+    assert found.p_difference() > 0.05
