@@ -66,8 +66,18 @@ def methods_table(
     )
 
 
-def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethodResult]) -> str | None:
-    """Return in one sentence whether the best simple method is worse; None without any."""
+def answer(
+    problem: type[Problem] | Problem,
+    methods: Sequence[SimpleMethodResult],
+    *,
+    can_begin_nearer: bool = False,
+) -> str | None:
+    """Return in one sentence whether the best simple method is worse; None without any.
+
+    Args:
+        can_begin_nearer: Whether the head can begin at all of the frozen encoder's regression, and
+            did not.
+    """
     metric = problem.metrics[problem.printed[0]]
     sign = 1 if metric.higher_is_better else -1
     known = [each for each in methods if each.difference is not None and each.name not in CONSTANTS]
@@ -82,13 +92,20 @@ def answer(problem: type[Problem] | Problem, methods: Sequence[SimpleMethodResul
     figures = f"{best.difference.text(100 if metric.is_share else 1)} in {metric.title}"
     low, high = sorted((sign * gain.low, sign * gain.high))
     if low > 0:
-        return f"{best.name} is better ({figures}): use it, or train longer or on more rows"
+        return f"{best.name} is better ({figures}): {_instead(best, can_begin_nearer)}"
     if high < 0:
         return f"fine-tuning is worth it: {best.name} is worse ({figures})"
     return (
         f"{gain.cases} cases do not show whether {best.name} is worse ({figures}); it is cheaper "
         "to train and to change"
     )
+
+
+def _instead(best: SimpleMethodResult, can_begin_nearer: bool) -> str:
+    """Return what to do where a simple method is better. Twice the steps changed nothing."""
+    if best.name == FROZEN and can_begin_nearer:
+        return "use it, train from all of it (--head_init probe --probe_scale 1), or add rows"
+    return "use it, or add rows"
 
 
 def _beats(best: SimpleMethodResult, constant: SimpleMethodResult, name: str, sign: int) -> bool:

@@ -190,9 +190,11 @@ def simple_methods_answer(record: RunRecord) -> str | None:
     """
     methods, part = record.simple_methods, record.decisions
     is_calibrated = part is not None and LOG_LOSS.name in part.figures
-    says = [answer(problem_of(record), methods)]
+    has_one_label = task_row(record).decides_per_case
+    can_begin_nearer = has_one_label and record.arguments.get("probe_scale") is None
+    says = [answer(problem_of(record), methods, can_begin_nearer=can_begin_nearer)]
     is_weighted = record.arguments.get("class_weights") is not None
-    if task_row(record).decides_per_case and not (is_calibrated or is_weighted):
+    if has_one_label and not (is_calibrated or is_weighted):
         says.append(better_probabilities(methods))
     return "; ".join(filter(None, says)) or None
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -83,6 +85,13 @@ def test_the_answer_names_the_best_method_with_a_paired_interval(tiny_bert):
     assert better.difference.low == pytest.approx(0.3 - half)
     assert better.difference.high == pytest.approx(0.3 + half)
     assert answer(task.problem, found(20, 32)).startswith(f"{BAG_OF_WORDS} is better (+30.0, +15.")
+    assert answer(task.problem, found(20, 32)).endswith(" in accuracy): use it, or add rows")
+    assert answer(task.problem, found(20, 32), can_begin_nearer=True).endswith("it, or add rows")
+    frozen = [replace(found(20, 32)[0], name=FROZEN)]
+    assert answer(task.problem, frozen).endswith(" in accuracy): use it, or add rows")
+    assert answer(task.problem, frozen, can_begin_nearer=True).endswith(
+        "): use it, train from all of it (--head_init probe --probe_scale 1), or add rows"
+    )
     assert answer(task.problem, found(20, 22)).startswith(
         f"40 cases do not show whether {BAG_OF_WORDS} is worse (+"
     )
