@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampft.engine.checkpoints.store import CheckpointStore, DamagedCheckpoint, read_manifest
-from ampft.errors import InputError, PartsFailed, without_error_numbers
+from ampft.errors import InputError, PartsFailed, TrainingStopped, without_error_numbers
 from ampft.runs.manifest import earlier_record
 from ampft.signals import StopRequested
 
@@ -123,7 +123,7 @@ def parts_text(folder: Path, status: Mapping[str, str]) -> str:
 def reason_of(error: BaseException) -> str:
     """Return what went wrong in one line, with the place in the code unless the user caused it."""
     text = without_error_numbers(" ".join(str(error).split())) or "no reason given"
-    if isinstance(error, InputError | OSError):
+    if isinstance(error, InputError | OSError | TrainingStopped):
         return text
     frames = traceback.extract_tb(error.__traceback__)
     place = f", {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

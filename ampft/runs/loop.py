@@ -363,7 +363,7 @@ def _record_early_stop(run: Loop[Any], output_dir: Path) -> Iterator[None]:
             is_signal = not isinstance(error, Exception)
             if is_signal and run.parts is not None and run.folder is not None and not run.finished:
                 print_line(f"\n{run.parts.error(output_dir)}", file=sys.stderr)
-            if isinstance(error, TrainingStopped):
+            if isinstance(error, TrainingStopped) and not (run.parts and status == "interrupted"):
                 raise
             raise_failure_of_other(error, reason)
             is_removed = run.folder is not None and not run.folder.is_intact()
@@ -647,8 +647,9 @@ class Loop(Generic[P]):
             files = self.folder.files()
             if files.get(HISTORY_NAME) != self.state.history.position():  # it is not this run's own
                 files.pop(HISTORY_NAME, None)
+            if self.parts is not None and status != "preempted":
+                reason = parts_text(self.folder.path, self.parts.status)
             record = replace(self.state.record(status), reason=reason, files=files)
             if self.parts is not None:
-                reason = parts_text(self.folder.path, self.parts.status)
-                record = replace(record, reason=reason, parts=self.parts.status)
+                record = replace(record, parts=self.parts.status)
             write_record(self.folder, record)

@@ -264,7 +264,8 @@ def _checkpoints_at(path: Path) -> list[Path]:
 
 CONFIGURATION = "configuration"
 MICRO_BATCHES = "micro-batches per step and process"
-# Settings that do not change the weights or the report, or whose effect is compared by content.
+# Settings that do not change the weights or the report beyond rounding, or whose effect is compared
+# by content.
 MAY_CHANGE = frozenset(
     {
         *(
@@ -302,6 +303,7 @@ MAY_CHANGE = frozenset(
         ),
         *("mixed_precision", "auto_micro_batch", "micro_batches", "cuda_graphs"),
         *("per_device_train_batch_size", "gradient_accumulation_steps"),
+        "per_device_eval_batch_size",  # must be lowered if an evaluation runs out of memory
     }
 )
 # Of these, what a continuation sets anew in any case, or what its entry in the record says already.

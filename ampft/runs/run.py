@@ -17,6 +17,7 @@ from ampft.data.step_batches import StepBatches
 from ampft.decision import CONTRACT_NAME
 from ampft.engine.ending import AFTER_BATCH, end_training
 from ampft.engine.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
+from ampft.engine.out_of_memory import explain_out_of_memory
 from ampft.errors import TrainingStopped
 from ampft.evaluation.compared_methods import compared_methods
 from ampft.evaluation.evaluate import in_float32
@@ -128,7 +129,8 @@ class Run(Loop[Prepared]):
         self.parts = parts
         response = self.stop.response if poll is None else AFTER_BATCH
         with parts.part(EVALUATION, ends=True), self.stop.responding(response):
-            evaluated = _evaluate(self.state, model, poll)
+            with explain_out_of_memory():
+                evaluated = _evaluate(self.state, model, poll)
             if poll is not None:  # a signal during the last batch
                 poll()
         for feature in self.state.features:

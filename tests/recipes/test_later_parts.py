@@ -143,6 +143,31 @@ def test_the_report_has_the_command_that_completes_an_interrupted_run(
         assert (folder / each).read_bytes() == (undisturbed / each).read_bytes(), each
 
 
+def test_an_evaluation_without_memory_is_completed_with_smaller_batches(
+    flags, undisturbed, tmp_path, monkeypatch
+):
+    from ampft.runs import run
+
+    original = run.predict
+
+    def predict(state, model, split, **options):
+        if split == "test" and state.prepared.args.per_device_eval_batch_size > 4:
+            raise MemoryError
+        return original(state, model, split, **options)
+
+    monkeypatch.setattr(run, "predict", predict)
+    folder = tmp_path / "run"
+    done = call_here(CLASSIFY, *flags, "--output_dir", folder)
+    assert done.returncode == EXIT_CODES[PartsFailed], done.stdout + done.stderr
+    reason = "ran out of memory: MemoryError. During an evaluation, lower --per_device_eval_batch"
+    assert f"its model is saved; failed afterwards: evaluation ({reason}" in done.stderr
+    assert weights(folder) == weights(undisturbed)
+    smaller = ("--per_device_eval_batch_size", 4)
+    succeeded(call_here(CLASSIFY, *flags, "--output_dir", folder, *smaller))
+    assert record_of(folder)["status"] == "finished"
+    assert weights(folder) == weights(undisturbed)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("rank", "part", "reason", "ends"),
