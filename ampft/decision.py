@@ -274,7 +274,7 @@ def join_texts(texts: Iterable[str | None], delimiter: str = BLANK) -> str | Non
     return delimiter.join(text for text in texts if text is not None) or None
 
 
-def described(features: Mapping[str, object], text: str) -> str:
+def with_features(features: Mapping[str, object], text: str) -> str:
     """Return a text after its features: `age: 42. country: FR. The text`.
 
     A value that is missing, NaN or blank is `unknown`. Numbers with a point or an exponent have at
@@ -284,10 +284,11 @@ def described(features: Mapping[str, object], text: str) -> str:
     Args:
         features: Values by the names of their columns, in the order of the training.
     """
-    return BLANK.join([*(f"{name}: {_said(value)}." for name, value in features.items()), text])
+    parts = [f"{name}: {_feature_text(value)}." for name, value in features.items()]
+    return BLANK.join([*parts, text])
 
 
-def _said(value: object) -> str:
+def _feature_text(value: object) -> str:
     text = "" if value is None else BLANK.join(str(value).split())
     if text.lower() in ("", "nan"):
         return UNKNOWN
@@ -306,7 +307,7 @@ def is_described(features: Sequence[str], text: str) -> bool:
 
 def template(features: Sequence[str]) -> str:
     """Return the form of a text with its features: `age: AGE. country: COUNTRY. TEXT`."""
-    return described({name: name.upper() for name in features}, "TEXT")
+    return with_features({name: name.upper() for name in features}, "TEXT")
 
 
 def softmax(logits: npt.NDArray[Any], temperature: float = 1.0) -> npt.NDArray[np.float64]:
@@ -537,7 +538,7 @@ class Contract:
     tokenization: Tokenization | None = None
     # How a text becomes the words that are predicted; None if the model reads no words.
     units: Mapping[str, Any] | None = None
-    feature_columns: tuple[str, ...] = ()  # Columns that `described` writes before a text.
+    feature_columns: tuple[str, ...] = ()  # Columns that `with_features` writes before a text.
     text_column_delimiter: str = BLANK  # Text between the columns of a text of several.
 
     def values(self) -> dict[str, Any]:
@@ -618,7 +619,7 @@ class Contract:
         if first is None or None in second:
             raise ValueError(f"a row has no text in {', '.join(self.input_columns)}")
         if self.feature_columns:
-            first = described({name: row[name] for name in self.feature_columns}, first)
+            first = with_features({name: row[name] for name in self.feature_columns}, first)
         return (first, *map(str, second)) if second else first
 
     def _as_typed(self, row: Any) -> Any:

@@ -65,6 +65,10 @@ class PartsFailed(Exception):
     """
 
 
+class EngineLost(Exception):
+    """What trains the runs is gone; the message says what. The same command continues."""
+
+
 class AlreadyFinished(Exception):
     """The run to continue has finished already. Commands print the message and exit with code 0."""
 

@@ -14,7 +14,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,7 @@ from types import TracebackType
 from ampft.errors import (
     OTHER_ENVIRONMENT,
     AlreadyFinished,
+    EngineLost,
     InputError,
     OtherProcessFailed,
     PartsFailed,
@@ -32,9 +34,9 @@ from ampft.errors import (
 from ampft.files import is_disk_error, is_path_error
 from ampft.machine import refuse_old_versions
 from ampft.processes import follow
-from ampft.signals import STOPPING, hearing, raise_if_heard
+from ampft.signals import STOPPING, handling, hearing, raise_if_heard
 from ampft.text.escaping import printable
-from ampft.text.terminal import quiet_optional_packages
+from ampft.text.terminal import print_line, quiet_optional_packages
 
 SECONDS_BEFORE_OTHER_RANKS = 5.0
 LEAST_FREE_BYTES = 1 << 20  # of a disk that may be full: others free some of it meanwhile
@@ -212,3 +214,37 @@ def _prepare_streams() -> None:
         elif isinstance(stream, io.TextIOWrapper):
             # Without Unicode support the terminal shows escapes.
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
+    """Turn Ctrl-C, SIGTERM, SIGHUP and `EngineLost` into one message on stderr and an exit code.
+
+    Runs are in separate sessions, so they receive none of these signals themselves.
+
+    Args:
+        how_to_continue: Returns what has been done so far and how to continue.
+
+    Raises:
+        SystemExit: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, following the convention
+            of shells; 75 after `EngineLost`.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    raise_if_heard()
+    try:
+        with handling(("SIGTERM", "SIGHUP"), stop):
+            yield
+    except KeyboardInterrupt:
+        print_line(f"\ninterrupted: {how_to_continue()}", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
+    except EngineLost as error:
+        print_line(f"\nlost: {error} {how_to_continue()}", file=sys.stderr)
+        raise SystemExit(Preempted.exit_code) from None
+    except SystemExit as end:
+        names = {128 + getattr(signal, name, 0): name for name in ("SIGTERM", "SIGHUP")}
+        if end.code in names:
+            print_line(f"\nterminated by {names[end.code]}: {how_to_continue()}", file=sys.stderr)
+        raise

@@ -49,3 +49,29 @@ def test_no_condition_multiplies_a_text_or_a_list():
 def test_a_multiplied_text_is_found(source):
     assert multiplied_by_conditions(source)
     assert not multiplied_by_conditions("'-' * width")
+
+
+def nested_conditionals(source: str) -> list[str]:
+    """The conditional expressions of a module that have another one inside."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.IfExp)
+        if any(isinstance(each, ast.IfExp) and each is not node for each in ast.walk(node))
+    ]
+
+
+@pytest.mark.slow
+def test_no_conditional_expression_is_inside_another():
+    nested = {
+        path.relative_to(PACKAGE).as_posix(): each
+        for path in PACKAGE.rglob("*.py")
+        if (each := nested_conditionals(path.read_text(encoding="utf-8")))
+    }
+    assert nested == {}, "write `if` and `elif`"
+
+
+def test_a_nested_conditional_expression_is_found():
+    assert nested_conditionals("x = 1 if a else 2 if b else 3")
+    assert nested_conditionals("x = f\"{'a' if b else 'c'}\" if d else ''")
+    assert not nested_conditionals("x = (1 if a else 2) + (3 if b else 4)")

@@ -275,10 +275,10 @@ def command_line_words(settings: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in settings.items():
         if isinstance(value, bool):
-            # A switch such as no_placebo can only be set.
-            words += (
-                [f"--{name}"] if value else ([f"--no-{name}"] if not name.startswith("no_") else [])
-            )
+            if value:
+                words.append(f"--{name}")
+            elif not name.startswith("no_"):  # a switch such as no_placebo can only be set
+                words.append(f"--no-{name}")
         elif value is not None:
             text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             words.append(f"--{name}={text}")

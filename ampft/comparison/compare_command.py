@@ -122,7 +122,7 @@ def compare(line: CommandLine[CompareFlags]) -> None:
         _refuse_results(Path(flags.output_dir))
     margin = flags.margin / 100
     if flags.predictions:
-        comparison = TABLES.require().compare_tables(
+        comparison = TABLES.require().compare(
             flags.predictions,
             metric=flags.metric,
             margin=margin,

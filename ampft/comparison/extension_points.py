@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,24 +30,13 @@ class Cluster(Protocol):
         ...
 
 
-class Tables(Protocol):
-    """Compares tables of predictions from any program."""
+@dataclass(frozen=True)
+class Tables:
+    """How tables of predictions from any program are compared."""
 
-    def compare_tables(
-        self,
-        sources: Sequence[str],
-        *,
-        metric: str | None = None,
-        margin: float = 0.01,
-        baseline: str | None = None,
-        label_names: Sequence[str] | None = None,
-    ) -> Comparison:
-        """Compare tables by the statistics of `compare_folders`."""
-        ...
-
-    def groups_by_row(self, groups: Sequence[str], ids: Sequence[str]) -> list[str] | None:
-        """Return for each example the smallest id of its group; None if no two share a group."""
-        ...
+    compare: Callable[..., Comparison]  # `foreign_predictions.compare_tables`.
+    # Returns for each example the smallest id of its group; None if no two share a group.
+    groups_by_row: Callable[[Sequence[str], Sequence[str]], list[str] | None]
 
 
 class Inference(Protocol):

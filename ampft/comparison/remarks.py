@@ -31,11 +31,9 @@ def _resumed(arm: str, seed: int, changes: Mapping[str, list[str]], more: int) -
 
 
 def _unequal(name: str, values: list[str], folders: list[str], more: int) -> str:
-    rest = (
-        f"; {more} more run{'s' if more > 1 else ''} differ{'s' if more == 1 else ''}"
-        if more
-        else ""
-    )
+    rest = ""
+    if more:
+        rest = "; 1 more run differs" if more == 1 else f"; {more} more runs differ"
     first, second = (f"{value} in {folder}" for value, folder in zip(values, folders, strict=True))
     return f"not like for like: {name} ({first}, {second}{rest})"
 

@@ -14,7 +14,7 @@ from ampft.data.request import DataRequest
 from ampft.data.row_labels import WEIGHT_COLUMN, LabelParser
 from ampft.data.sources.source_table import SourceTable, as_text
 from ampft.data.splits import GROUP_COLUMN, ID_COLUMN
-from ampft.decision import BLANK, described, join_texts, joined_parts
+from ampft.decision import BLANK, join_texts, joined_parts, with_features
 from ampft.errors import InputError, did_you_mean, listed, quoted, quoted_list
 from ampft.text.units import TextUnits
 
@@ -125,7 +125,7 @@ class InputColumns:
         texts = [join_texts((cells[n] for n in part), self.delimiter) for part in self.parts]
         if self.features and texts[0] is not None:
             features = {said: cells[column] for said, column in self.features.items()}
-            texts[0] = described(features, texts[0])
+            texts[0] = with_features(features, texts[0])
         return texts
 
 

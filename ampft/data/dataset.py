@@ -54,7 +54,7 @@ class ClassificationData:
     # Masks by split, if the labels are masks; `splits` then has no column `label`.
     masks: Mapping[str, Masks] | None = None
     number_name: str | None = None  # Name of what labels measure, if they are numbers.
-    feature_columns: tuple[str, ...] = ()  # Columns that each text says, see `decision.described`.
+    feature_columns: tuple[str, ...] = ()  # In each text, by `decision.with_features`.
     text_column_delimiter: str = " "  # Text between joined columns.
 
     @property

@@ -527,7 +527,9 @@ class _WithoutPunctuation(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         category = unicodedata.category(chr(code))
-        self[code] = "" if category == INVISIBLE else " " if category[0] == "P" else chr(code)
+        self[code] = " " if category[0] == "P" else chr(code)
+        if category == INVISIBLE:
+            self[code] = ""
         return self[code]
 
 

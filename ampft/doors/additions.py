@@ -45,9 +45,9 @@ def completion() -> Completion:
 @TABLES.add
 def tables() -> Tables:
     """Return the comparison of tables of predictions."""
-    from ampft.doors import foreign_predictions
+    from ampft.doors.foreign_predictions import compare_tables, groups_by_row
 
-    return foreign_predictions
+    return Tables(compare_tables, groups_by_row)
 
 
 @ENVIRONMENT_FACTS.add

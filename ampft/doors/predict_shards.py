@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ampft.comparison.execution.launch import interruptible
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES
 from ampft.data.sources.file_names import files_in
 from ampft.data.sources.readers import READERS
 from ampft.doors.extension_points import CLUSTER_PREDICTION, Shard, ShardJob, ShardPrediction
 from ampft.errors import InputError, listed, quoted_list
+from ampft.exit_codes import interruptible
 from ampft.files import (
     FileDigest,
     Sealed,

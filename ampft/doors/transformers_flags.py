@@ -308,7 +308,9 @@ def _items(argv: Sequence[str], switches: Mapping[str, bool]) -> Iterator[_Item]
         following = [] if equals else _values(argv[position:], takes)
         position += len(following)
         if not equals:
-            value = " ".join(following) if following else "true" if takes == SWITCH else ""
+            value = " ".join(following)
+            if not following and takes == SWITCH:
+                value = "true"
         yield name, value, (word, *following)
 
 

@@ -185,7 +185,9 @@ class Validations(Feature):
                 self.gain = paired_gain(losses[0], lowest, losses[1])
         values = self._values_text(metrics)
         moment = f"epoch {part.epoch:<4}" if self.every is None else f"step {step:<5}"
-        mark = "" if not is_best else "  (best)" if self.lowest is None else "  (lowest loss)"
+        mark = ""
+        if is_best:
+            mark = "  (best)" if self.lowest is None else "  (lowest loss)"
         self.write(f"{moment} validation {values}{mark}")
 
     def at_evaluation(self, outcome: Outcome) -> None:

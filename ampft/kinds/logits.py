@@ -106,14 +106,11 @@ def pad_batch_to_width(
     """
     former = inputs["attention_mask"].shape
     missing = max(0, width - former[1])
-    padded = {
-        name: functional.pad(
-            tensor, (0, missing), value=padding_token if name == "input_ids" else 0
-        )
-        if tensor.shape == former
-        else tensor
-        for name, tensor in inputs.items()
-    }
+    padded = dict(inputs)
+    for name, tensor in inputs.items():
+        if tensor.shape == former:
+            value = padding_token if name == "input_ids" else 0
+            padded[name] = functional.pad(tensor, (0, missing), value=value)
     if WORD_POSITIONS in inputs:
         positions = inputs[WORD_POSITIONS]
         moved = positions // former[1] * (former[1] + missing) + positions % former[1]

@@ -27,14 +27,14 @@ from ampft.media.image_tensors import ImageReader
 from ampft.media.image_tensors import saved_reader as image_reader
 from ampft.media.images import Augmentation, as_rgb, parse_augmentation
 from ampft.media.mask_folders import FILE
-from ampft.media.masks import IntArray, Masks, pad_masks
-from ampft.media.media_inputs import refused_inputs
-from ampft.media.predicted_masks import (
+from ampft.media.mask_pictures import (
     Picture,
     default_palette,
     indices_spread_by_value,
     stack_with_legend,
 )
+from ampft.media.masks import IntArray, Masks, pad_masks
+from ampft.media.media_inputs import refused_inputs
 from ampft.models.pretrained import MODEL_NAME_FLAG, enable_gradient_checkpointing, load_pretrained
 from ampft.models.weights import LoadedModel
 from ampft.words.class_names import Color

@@ -160,14 +160,16 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> MediaIn
         np.float32,
         "Sounds at the rate of the model" if waveforms["train"] else "Features of the sounds",
     )
+    if features.shape is None:
+        lengths = dict(frames)
+        if augmentation and augmentation.longest:
+            lengths["train"] = np.minimum(frames["train"], augmentation.longest)
+    else:
+        lengths = {name: np.ones_like(each) for name, each in frames.items()}
     examples = {
         name: SoundExamples(
             undecoded_column(part, column, "sound"),
-            np.minimum(frames[name], augmentation.longest)
-            if name == "train" and augmentation and augmentation.longest and features.shape is None
-            else frames[name]
-            if features.shape is None
-            else np.ones_like(frames[name]),
+            lengths[name],
             features,
             cache=caches.get(name),
             caches_waveforms=bool(waveforms[name]),

@@ -55,7 +55,7 @@ def show_masks(case: Case) -> ShownCase | None:
     }
     if not found:
         return None
-    from ampft.media.predicted_masks import default_palette, error_image
+    from ampft.media.mask_pictures import default_palette, error_image
 
     data = case.data()
     image = truth = colors = None
@@ -102,7 +102,7 @@ def _photo(title: str, image: Image) -> ShownPicture:
 
 
 def _mask(title: str, mask: MaskArray, palette: Sequence[Color]) -> ShownPicture:
-    from ampft.media.predicted_masks import colored_mask
+    from ampft.media.mask_pictures import colored_mask
 
     return _encoded(title, _in_width(colored_mask(mask, palette)), "PNG")
 

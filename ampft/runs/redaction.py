@@ -33,9 +33,9 @@ def redact_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def redact_command(words: Sequence[str]) -> list[str]:
     """Return a command line without the program's folder and without secret values."""
-    program = PurePath(words[0]) if words else None
-    # An absolute path often contains the user's name.
-    redacted = [] if program is None else [program.name if program.is_absolute() else str(program)]
+    redacted: list[str] = []
+    for program in map(PurePath, words[:1]):  # an absolute path often contains the user's name
+        redacted.append(program.name if program.is_absolute() else str(program))
     for previous, word in pairwise(words):
         name, equals, _ = word.partition("=")
         if previous.startswith("-") and "=" not in previous and _SECRET_NAME.search(previous):

@@ -154,7 +154,9 @@ def p_value(p: float | None) -> str:
 def milliseconds(seconds: float) -> str:
     """Return seconds in milliseconds, with at least three digits and without the unit."""
     value = 1000 * seconds
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+    if value < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def mean_count(value: float) -> str:

@@ -232,8 +232,11 @@ def html_table(table: Table) -> Markup:
     def row(cells: Sequence[Cell], *, is_header: bool = False) -> Markup:
         parts = []
         for column, cell in enumerate(cells):
-            tag = "th" if is_header or column == 0 else "td"
-            scope = f' scope="{"col" if is_header else "row"}"' if tag == "th" else ""
+            tag, scope = "td", ""
+            if is_header:
+                tag, scope = "th", ' scope="col"'
+            elif column == 0:
+                tag, scope = "th", ' scope="row"'
             css_class = "" if column < table.left else ' class="number"'
             parts.append(Markup(f"<{tag}{scope}{css_class}>{{}}</{tag}>").format(cell_markup(cell)))
         return Markup("<tr>{}</tr>").format(Markup("").join(parts))
@@ -437,15 +440,16 @@ def html_page(page: Page) -> str:
 def html_text(text: Text) -> Markup:
     """Return a text as HTML, in which no line breaks between a number and its unit."""
     if isinstance(text, tuple):
-        return Markup("").join(
-            part if isinstance(part, Markup)
-            else Markup.escape(_UNIT.sub(NO_BREAK, part)) if isinstance(part, str)
-            else cell_markup(part)
-            for part in text
-        )  # fmt: skip
+        return Markup("").join(map(_part_markup, text))
     if isinstance(text, str) and not isinstance(text, Markup):
         return isolated(_UNIT.sub(NO_BREAK, text))
     return Markup(cell_markup(text))
+
+
+def _part_markup(part: Cell) -> Markup | str:
+    if isinstance(part, str) and not isinstance(part, Markup):
+        return Markup.escape(_UNIT.sub(NO_BREAK, part))
+    return part if isinstance(part, Markup) else cell_markup(part)
 
 
 def notebook_html(blocks: Sequence[Block]) -> Markup:

@@ -194,7 +194,8 @@ def _as_bio(cells: Sequence[str], place: str) -> list[str]:
                 " with (TYPE*, ends with *), and holds no other one."
             )
         now = begins or current
-        tags.append(f"{BEGIN if begins else INSIDE}-{now}" if now else OUTSIDE)
+        prefix = BEGIN if begins else INSIDE
+        tags.append(f"{prefix}-{now}" if now else OUTSIDE)
         current = "" if ends else now
     if current:
         raise InputError(f"{place}: the bracket of {current} is not closed in its sentence.")

@@ -158,7 +158,8 @@ def as_bio(tags: Sequence[str], scheme: str) -> list[str]:
         continues = is_open and tag.type == last.type and tag.prefix not in _BEGINS
         if tag.prefix and not continues and tag.prefix not in _BEGINS and scheme != IOB1:
             raise TagError(word, f"{quoted(text)} begins an entity")
-        result.append(f"{INSIDE if continues else BEGIN}-{tag.type}" if tag.prefix else OUTSIDE)
+        place = INSIDE if continues else BEGIN
+        result.append(f"{place}-{tag.type}" if tag.prefix else OUTSIDE)
         is_open = bool(tag.prefix) and tag.prefix not in _ENDS
         last = tag
     return result

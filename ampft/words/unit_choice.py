@@ -108,7 +108,7 @@ def shifted_spans(rows: Iterable[tuple[str, Sequence[EntitySpan]]]) -> str | Non
         words = TextUnits(WORDS).split(text) if spans else []
         starts, ends = {word.start for word in words}, {word.end for word in words}
         for span in spans:
-            if span.says is not None:  # which is held against the text
+            if span.says is not None:  # the source has the words of the span, to check its place
                 continue
             total += 1
             for name, convert in _COUNTS.items():

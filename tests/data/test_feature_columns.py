@@ -14,7 +14,7 @@ from tiny_files import ROWS, csv_of, load, rows_of
 
 from ampft import decision
 from ampft.data.sources.source_table import as_text
-from ampft.decision import Contract, Rule, described, is_described, template
+from ampft.decision import Contract, Rule, is_described, template, with_features
 from ampft.errors import InputError
 
 FEATURES = {"feature_columns": "age,country"}
@@ -30,7 +30,7 @@ FEATURES = {"feature_columns": "age,country"}
      (" \t", "unknown"), (" New \n York ", "New York"), ("NA", "NA")],
 )  # fmt: skip
 def test_a_value_is_said_in_one_way(value, said):
-    assert described({"x": value}, "a text") == f"x: {said}. a text"
+    assert with_features({"x": value}, "a text") == f"x: {said}. a text"
     assert is_described(["x"], f"x: {said}. a text")
 
 

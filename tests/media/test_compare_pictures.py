@@ -20,7 +20,7 @@ from ampft.comparison.analysis.compare_folders import MAX_SHOWN, compare_folders
 from ampft.comparison.report.prediction_tables import changed
 from ampft.comparison.report.report_files import read_comparison, write_comparison
 from ampft.data.load import load_data
-from ampft.media.predicted_masks import colored_mask, default_palette
+from ampft.media.mask_pictures import colored_mask, default_palette
 from ampft.runs.record import DataPart
 from ampft.tasks.single_label import Predictions
 

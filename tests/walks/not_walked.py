@@ -126,6 +126,7 @@ NOT_WALKED: dict[str, str] = {
     "media/mask_tensors.py": "files of images, masks or sounds; walked for tables only",
     "media/masks.py": "files of images, masks or sounds; walked for tables only",
     "media/media_rows.py": "files of images, masks or sounds; walked for tables only",
+    "media/mask_pictures.py": "files of images, masks or sounds; walked for tables only",
     "media/predicted_masks.py": "files of images, masks or sounds; walked for tables only",
     "media/sound_features.py": "files of images, masks or sounds; walked for tables only",
     "media/sounds.py": "files of images, masks or sounds; walked for tables only",

@@ -103,26 +103,27 @@ def with_prediction_results(
             judged=judged,
             alpha=draft.alpha,
         )
-    arms: Sequence[ArmResult] = [
-        replace(
+    of_fp32 = {name: Difference.of(each, alpha=draft.alpha) for name, each in in_fp32.items()}
+
+    def with_figures(arm: ArmResult) -> ArmResult:
+        own = predictions.get(arm.name)
+        if own is None:
+            return arm
+        other = None if own is base else base
+        differences_of_classes = of_classes.get(arm.name, ())
+        return replace(
             arm,
             difference=differences.get(arm.name),
-            difference_fp32=Difference.of(in_fp32[arm.name], alpha=draft.alpha)
-            if arm.name in in_fp32
-            else None,
+            difference_fp32=of_fp32.get(arm.name),
             metrics=_metric_values(own.in_mode),
             metrics_fp32=_metric_values(own.in_fp32) if own.in_fp32 else {},
-            flips=None if own is base or not base else _flips(cases, own, base),
-            classes=_class_figures(
-                cases.class_names, own, None if own is base else base, of_classes.get(arm.name, ())
-            ),
+            flips=None if other is None else _flips(cases, own, other),
+            classes=_class_figures(cases.class_names, own, other, differences_of_classes),
             confusion=_summed_confusion(own.in_mode),
             calibration=_calibration_bins(own.in_mode),
         )
-        if (own := predictions.get(arm.name))
-        else arm
-        for arm in draft.arms
-    ]
+
+    arms = [with_figures(arm) for arm in draft.arms]
     return replace(
         draft,
         arms=with_subgroup_losses(arms, in_mode, cases),

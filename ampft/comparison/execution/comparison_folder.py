@@ -363,7 +363,7 @@ def _compare_folds(
         path = folder / TABLES_NAME / f"{joined.name}.parquet"
         _write_joined(path, folds[joined])
         sources.append(f"{joined.arm.name}:{joined.seed}={path}")
-    compared = TABLES.require().compare_tables(
+    compared = TABLES.require().compare(
         sources, metric=plan.metric, margin=plan.design.margin, baseline=plan.arms[0].name
     )
     # The plan trained all arms alike, and the tables call any column of groups "group".

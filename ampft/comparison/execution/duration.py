@@ -63,8 +63,8 @@ def estimate_duration(
     Raises:
         InputError: The training would refuse its input, or the trial failed.
     """
-    from ampft.comparison.execution.launch import interruptible
     from ampft.comparison.execution.planning import run_trial
+    from ampft.exit_codes import interruptible
 
     named = args.mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     mode = BASELINE if named == "no" else named

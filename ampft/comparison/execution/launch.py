@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -27,11 +25,10 @@ from filelock import lock_descriptor, unlock_descriptor
 from ampft.comparison.execution.warm_process import MOST_BYTES
 from ampft.comparison.settings import CompareCommand
 from ampft.engine.checkpoints.store import HISTORY_NAME
-from ampft.errors import InputError, Preempted
+from ampft.errors import InputError
 from ampft.machine import available_memory_bytes
 from ampft.ownership import is_plain_file, temporary_folder
 from ampft.processes import Child, Process, follow, running, start_python, terminate
-from ampft.signals import handling, raise_if_heard
 from ampft.text.json_io import json_text, read_json_object
 from ampft.text.numbers import byte_size, byte_sizes, counted
 from ampft.text.terminal import labelled, print_line
@@ -146,10 +143,6 @@ def check_memory(jobs: int, peak_bytes: int) -> None:
             f"--jobs {jobs}: a run needs about {byte_size(peak_bytes)} of memory, so {jobs} need "
             f"{needs}, but {has} are available. Use at most --jobs {fitting}."
         )
-
-
-class EngineLost(Exception):
-    """What trains the runs is gone; the message says what. The same command continues."""
 
 
 def launch_command(
@@ -373,40 +366,6 @@ def _writers(log: Path) -> list[int]:
             if process.pid != os.getpid() and path in [f.path for f in process.open_files()]:
                 ids.append(process.pid)
     return ids
-
-
-@contextlib.contextmanager
-def interruptible(how_to_continue: Callable[[], str]) -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM, SIGHUP and `EngineLost` into one message on stderr and an exit code.
-
-    Runs are in separate sessions, so they receive none of these signals themselves.
-
-    Args:
-        how_to_continue: Returns what has been done so far and how to continue.
-
-    Raises:
-        SystemExit: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, following the convention
-            of shells; 75 after `EngineLost`.
-    """
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    raise_if_heard()
-    try:
-        with handling(("SIGTERM", "SIGHUP"), stop):
-            yield
-    except KeyboardInterrupt:
-        print_line(f"\ninterrupted: {how_to_continue()}", file=sys.stderr)
-        raise SystemExit(128 + signal.SIGINT) from None
-    except EngineLost as error:
-        print_line(f"\nlost: {error} {how_to_continue()}", file=sys.stderr)
-        raise SystemExit(Preempted.exit_code) from None
-    except SystemExit as end:
-        names = {128 + getattr(signal, name, 0): name for name in ("SIGTERM", "SIGHUP")}
-        if end.code in names:
-            print_line(f"\nterminated by {names[end.code]}: {how_to_continue()}", file=sys.stderr)
-        raise
 
 
 Key = TypeVar("Key")

@@ -24,7 +24,6 @@ from ampft.comparison.execution.launch import (
     call_in_subprocess,
     check_memory,
     command_slots,
-    interruptible,
     launch_command,
     run_command,
 )
@@ -51,6 +50,7 @@ from ampft.comparison.remarks import remark
 from ampft.comparison.settings import CompareCommand, chosen_metric
 from ampft.data.sources.file_names import data_stem
 from ampft.errors import InputError
+from ampft.exit_codes import interruptible
 from ampft.ownership import is_leftover
 from ampft.precision.modes import BASELINE
 from ampft.processes import RAY

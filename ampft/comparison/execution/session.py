@@ -34,7 +34,6 @@ from ampft.comparison.execution.launch import (
     SideBySide,
     check_no_process_left,
     command_slots,
-    interruptible,
     logs_in,
     run_command,
     wait_for_runs_left,
@@ -47,6 +46,7 @@ from ampft.comparison.remarks import choice_text
 from ampft.comparison.settings import CompareCommand
 from ampft.engine.checkpoints.store import CheckpointStore
 from ampft.errors import InputError
+from ampft.exit_codes import interruptible
 from ampft.files import hashed_text, write_errors_explained
 from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE

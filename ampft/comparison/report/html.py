@@ -417,11 +417,9 @@ def _card(comparison: Comparison, arm: ArmResult, style: ArmStyle, axis: Axis) -
         chip = "no verdict"
     else:
         kind = CHIPS[arm.outcome]
-    value = (
-        NOT_MEASURED
-        if values is None
-        else units.value(values.mean) + (" %" if units.is_share else "")
-    )
+    value = NOT_MEASURED
+    if values is not None:
+        value = units.value(values.mean) + (" %" if units.is_share else "")
     facts: list[Cell] = [f"{units.title} {value}"]
     named = [(f"--{name}", text) for name, text in arm.settings.items()]
     named += [("execution", arm.execution)] if arm.execution == "emulated" else []

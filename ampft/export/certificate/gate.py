@@ -263,7 +263,9 @@ def with_verdict(draft: Certificate) -> Certificate:
     failures = (*draft.failures, *_failures(draft))
     failures = failures or tuple(_served_failures(draft))  # which have no other cause
     is_shown = draft.arm.outcome == EQUIVALENT or draft.is_equal
-    verdict = FAILED if failures else PASSED if is_shown else UNDECIDED
+    verdict = PASSED if is_shown else UNDECIDED
+    if failures:
+        verdict = FAILED
     return replace(draft, verdict=verdict, failures=failures, notes=(*_notes(draft), *draft.notes))
 
 

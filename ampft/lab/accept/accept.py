@@ -291,7 +291,9 @@ def table(rows: list[Judgement]) -> Table:
 def summary(rows: list[Judgement]) -> str:
     """Return the answer in one sentence."""
     counts = Counter(row.colour for row in rows)
-    answer = "not accepted" if counts[RED] else "undecided" if counts[OPEN] else "accepted"
+    answer = "undecided" if counts[OPEN] else "accepted"
+    if counts[RED]:
+        answer = "not accepted"
     late = f", {counts[OPEN]} were not examined for lack of time" if counts[OPEN] else ""
     return (
         f"{answer}: {counts[GREEN]} obligations hold, {counts[RED]} do not, {counts[ABSENT]} are "

@@ -95,7 +95,9 @@ def judge(done: Mapping[str, Done], reference: Reference) -> list[Judgement]:
         for judged in JUDGES.get(command.kind, ()):
             try:
                 for obligation, holds, evidence in judged(command, done, reference):
-                    colour = ABSENT if holds is None else GREEN if holds else RED
+                    colour = GREEN if holds else RED
+                    if holds is None:
+                        colour = ABSENT
                     rows.append(Judgement(obligation, name, colour, evidence))
             except (OSError, KeyError, ValueError, TypeError, IndexError) as error:
                 text = f"what it recorded cannot be read: {type(error).__name__}: {error}"

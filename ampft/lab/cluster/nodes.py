@@ -12,9 +12,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ampft.comparison.execution.launch import EngineLost
 from ampft.engine.threads import usable_cores
-from ampft.errors import InputError
+from ampft.errors import EngineLost, InputError
 from ampft.lab.cluster.canary import NodeFacts
 from ampft.text.escaping import inert
 from ampft.text.numbers import byte_size
@@ -285,7 +284,9 @@ def forwarded_environment() -> dict[str, str]:
 def default_cpu_count(gpus: int) -> int:
     """Return the CPU cores, and threads, of a program that uses so many GPUs."""
     own = os.environ.get("OMP_NUM_THREADS", "")
-    return int(own) if own.isdigit() and int(own) else 1 if gpus else usable_cores()
+    if own.isdigit() and int(own):
+        return int(own)
+    return 1 if gpus else usable_cores()
 
 
 def has_gpus() -> bool:

@@ -170,8 +170,8 @@ def _measured(
     settings: LearningCurveSettings, classify_argv: Sequence[str], classify: ClassifyArguments
 ) -> tuple[TrialResult, float]:
     """Return a trial with all labels, and the share of them that are for validation."""
-    from ampft.comparison.execution.launch import interruptible
     from ampft.comparison.execution.planning import check_new_folder, run_trial
+    from ampft.exit_codes import interruptible
     from ampft.runs.start import check_data_files
 
     check_data_files(classify)

@@ -265,7 +265,9 @@ def _share(share: float | None) -> str:
         return "-"
     if share == 0:
         return "0 %"
-    return "<0.1 %" if share < 0.001 else percent(share, 1 if share < 0.1 else 0)
+    if share < 0.001:
+        return "<0.1 %"
+    return percent(share, 1 if share < 0.1 else 0)
 
 
 def innermost_modules_with_error(alignment: Alignment) -> list[ModuleError]:

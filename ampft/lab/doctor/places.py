@@ -98,7 +98,9 @@ class BatchShape:
         shape = tuple(bad.shape)
         if self.layout is not None:
             total = self.layout.total
-            row = bad[0] if shape[:2] == (1, total) else bad if shape[:1] == (total,) else None
+            row = bad if shape[:1] == (total,) else None
+            if shape[:2] == (1, total):
+                row = bad[0]
             if row is not None and (row.dim() > 1 or total != size):
                 cells = torch.zeros(size * width, dtype=torch.bool)
                 cells[self.layout.host_tokens] = row.reshape(total, -1).any(1).cpu()

@@ -26,13 +26,13 @@ class NewLedgerFlags:
     )
     tries: int | None = flag(
         None,
-        "planned tries, more are possible; a look at a candidate with more seeds is a try; if "
-        "none, 100",
+        "number of tries to plan for, which may be exceeded; a look at a candidate with more seeds "
+        "is a try; if none, 100",
         group=NEW,
     )
     error: float | None = flag(
         None,
-        "probability that any keep is false, at most; if none, 5",
+        "largest probability, in percent, of keeping any candidate that is no better; if none, 5",
         group=NEW,
         metavar="PERCENT",
     )

@@ -126,8 +126,8 @@ def _planned(
     Raises:
         InputError: The data have no test rows or too few others, or the time is too short.
     """
-    from ampft.comparison.execution.launch import interruptible
     from ampft.comparison.execution.planning import metric_of_task, run_trial
+    from ampft.exit_codes import interruptible
     from ampft.lab.search.search_record import SearchState
     from ampft.runs.start import check_data_files
     from ampft.text.terminal import print_line

@@ -9,10 +9,10 @@ import signal
 import pytest
 from planned import plan
 
-from ampft.comparison.execution.launch import interruptible
 from ampft.comparison.execution.session import open_comparison
 from ampft.comparison.settings import parse_compare_arguments
 from ampft.errors import InputError
+from ampft.exit_codes import interruptible
 
 pytestmark = pytest.mark.slow
 

@@ -23,13 +23,14 @@ from running import REPOSITORY
 
 from ampft import ownership
 from ampft.comparison.analysis.stamps import side_by_side_stamps
-from ampft.comparison.execution.launch import Program, ResourceSlot, interruptible
+from ampft.comparison.execution.launch import Program, ResourceSlot
 from ampft.comparison.execution.plan_text import plan_lines
 from ampft.comparison.execution.session import make_launchers
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.settings import parse_compare_arguments
 from ampft.errors import InputError
+from ampft.exit_codes import interruptible
 from ampft.lab.cluster import launcher as launcher_module
 from ampft.lab.cluster import node_worker, shard_pool
 from ampft.lab.cluster import nodes as module

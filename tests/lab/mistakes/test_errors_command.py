@@ -21,7 +21,7 @@ from ampft.data.load import load_data
 from ampft.decision import bio_tags
 from ampft.lab.mistakes.mistakes import find_mistakes, page_text
 from ampft.labels.multi_label import MultiLabelPredictions
-from ampft.media.predicted_masks import colored_mask, default_palette
+from ampft.media.mask_pictures import colored_mask, default_palette
 from ampft.runs.folder import RunFolder
 from ampft.runs.predictions import write_predictions
 from ampft.runs.record import DataPart, write_record
