@@ -35,7 +35,6 @@ from transformers import (
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 import ampft
-from ampft.engine.launch_bound import QueueTimer
 from ampft.engine.optimizer import OptimizerSettings, ScheduleSettings
 from ampft.engine.out_of_memory import release_memory, reset_peak_memory
 from ampft.engine.step import replace_update_call
@@ -44,6 +43,7 @@ from ampft.fast.graphs import CudaRecorder, GraphedGradient
 from ampft.fast.packing.families import packing_support
 from ampft.fast.packing.install import install_packing, with_layout
 from ampft.fast.packing.verification import grouped_attention_reason
+from ampft.fast.queue_timer import QueueTimer
 from ampft.fast.static_shapes import StaticShapes
 from ampft.kinds.logits import forward_logits
 from ampft.models.freezing import cache_frozen_casts

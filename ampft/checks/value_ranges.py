@@ -18,8 +18,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ampft.checks.blocks import module_blocks
 from ampft.features.feature import Feature, SavedFeature, StepRecord, Write
-from ampft.models.blocks import module_blocks
 from ampft.models.weights import local_shard
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.resolve import Precision

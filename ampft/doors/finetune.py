@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ampft.arguments import parse_classify_arguments
@@ -12,7 +12,6 @@ from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.arguments.parsing import command_line_words, messages_for_python
 from ampft.doors.transformers_flags import settings_of
 from ampft.errors import AlreadyFinished, InputError
-from ampft.features.trackers import own_trackers
 from ampft.processes import are_several
 from ampft.runs.finished import FinishedRun
 from ampft.signals import hearing
@@ -105,7 +104,7 @@ def finetune(
             named["mixed_precision"] = precision
         trackers: tuple[GeneralTracker, ...] = ()
         if settings.get("report_to") is not None:
-            settings["report_to"], trackers = own_trackers(settings["report_to"])
+            settings["report_to"], trackers = _own_trackers(settings["report_to"])
             if settings["report_to"] is not None:
                 settings.setdefault("with_tracking", True)
         words = command_line_words({**named, **settings})
@@ -179,3 +178,33 @@ def _are_paths(data: object) -> bool:
         and all(isinstance(each, str | os.PathLike) for each in data)
         and all(not isinstance(each, str) or re.search(r"\.\w{2,7}$", each) for each in data)
     )
+
+
+def _own_trackers(report_to: Any) -> tuple[str | None, tuple[GeneralTracker, ...]]:
+    """Return the names in `report_to` of `ampft.finetune`, and the trackers of the user.
+
+    Args:
+        report_to: A name, a `GeneralTracker`, or a list of both.
+
+    Returns:
+        The names, separated by commas, or None if there are none, and the trackers.
+
+    Raises:
+        InputError: An entry is neither a name nor a `GeneralTracker`.
+    """
+    from accelerate.tracking import GeneralTracker
+
+    entries = report_to if isinstance(report_to, Iterable) else [report_to]
+    entries = [report_to] if isinstance(report_to, str | GeneralTracker) else list(entries)
+    for entry in entries:
+        if isinstance(entry, type):
+            raise InputError(
+                f"--report_to {entry.__name__}: a class. Pass an object of it: {entry.__name__}()."
+            )
+        if not isinstance(entry, str | GeneralTracker):
+            raise InputError(
+                f"--report_to: received {entry!r}. Pass names of trackers and objects of"
+                " accelerate.tracking.GeneralTracker, or a list of them."
+            )
+    names = ",".join(entry for entry in entries if isinstance(entry, str))
+    return names or None, tuple(entry for entry in entries if isinstance(entry, GeneralTracker))

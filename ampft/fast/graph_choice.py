@@ -10,11 +10,11 @@ from accelerate import Accelerator
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.step_batches import MicroBatch, StepBatches
-from ampft.engine.launch_bound import QueueTimer
 from ampft.errors import InputError
 from ampft.fast.graphed_update import GraphedUpdate
 from ampft.fast.graphs import CudaRecorder, GraphedGradient
 from ampft.fast.packing.families import family_of
+from ampft.fast.queue_timer import QueueTimer
 from ampft.fast.static_shapes import static_shapes
 from ampft.models.weights import LoadedModel
 from ampft.precision.compilation import configured_backend

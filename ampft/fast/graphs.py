@@ -29,8 +29,8 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_leaves
 
 from ampft.data.step_batches import MicroBatch, StepBatch
-from ampft.engine.launch_bound import QueueTimer
 from ampft.engine.out_of_memory import RandomAndBufferSnapshot, is_out_of_memory
+from ampft.fast.queue_timer import QueueTimer
 from ampft.fast.static_shapes import CannotCapture, Key, StaticBatch, StaticShapes, graph_key
 from ampft.models.freezing import CASTS
 from ampft.text.terminal import labelled

@@ -7,21 +7,25 @@ to a bucket of tokens with sequences that may be empty. Logits, loss and gradien
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ampft.data.step_batches import MicroBatch, StepBatch, StepBatches
 from ampft.fast.packing.install import with_layout
 from ampft.fast.packing.layout import PackedLayout
-from ampft.kinds.logits import pad_batch_to_width
+from ampft.kinds.logits import LABEL_WEIGHTS, NO_LABEL
+from ampft.kinds.windows import WORD_POSITIONS
 from ampft.models.model_settings import ModelSettings
 from ampft.models.weights import LoadedModel
 from ampft.precision.transfer import copy_into
 
 BUCKET = 256
+WORD_BUCKET = 64
 
 Key = tuple[object, ...]
 """What a graph depends on: names, shapes and dtypes."""
@@ -55,6 +59,35 @@ class StaticShapes:
         bucketed = layout.bucketed(self.bucket, max(self.longest, layout.longest))
         bucketed.pin()
         return replace(padded, packing=bucketed)
+
+
+def pad_batch_to_width(
+    inputs: Mapping[str, Tensor], width: int, *, padding_token: int
+) -> dict[str, Tensor]:
+    """Return a batch of texts with more padding, and words up to a multiple of `WORD_BUCKET`.
+
+    The added words have no label, so that the loss does not change.
+
+    Args:
+        inputs: Collated batch with `attention_mask` (m, T).
+        width: Number of columns of the result, if the batch has fewer.
+    """
+    former = inputs["attention_mask"].shape
+    missing = max(0, width - former[1])
+    padded = dict(inputs)
+    for name, tensor in inputs.items():
+        if tensor.shape == former:
+            value = padding_token if name == "input_ids" else 0
+            padded[name] = functional.pad(tensor, (0, missing), value=value)
+    if WORD_POSITIONS in inputs:
+        positions = inputs[WORD_POSITIONS]
+        moved = positions // former[1] * (former[1] + missing) + positions % former[1]
+        more = -len(positions) % WORD_BUCKET
+        padded[WORD_POSITIONS] = functional.pad(moved, (0, more))
+        padded["labels"] = functional.pad(inputs["labels"], (0, more), value=NO_LABEL)
+        if LABEL_WEIGHTS in inputs:
+            padded[LABEL_WEIGHTS] = functional.pad(inputs[LABEL_WEIGHTS], (0, more))
+    return padded
 
 
 def static_shapes(

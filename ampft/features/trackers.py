@@ -7,7 +7,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from ampft.text.terminal import labelled, print_line
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from accelerate.tracking import GeneralTracker
 
     from ampft.tasks.outcome import Outcome
     from ampft.tasks.report import Report
@@ -176,36 +175,6 @@ def installed_trackers(report_to: str) -> list[str]:
                 f"{', '.join(installed) or 'none'}). Install it, or remove --with_tracking."
             )
     return installed if "all" in names else names
-
-
-def own_trackers(report_to: Any) -> tuple[str | None, tuple[GeneralTracker, ...]]:
-    """Return the names in `report_to` of `ampft.finetune`, and the trackers of the user.
-
-    Args:
-        report_to: A name, a `GeneralTracker`, or a list of both.
-
-    Returns:
-        The names, separated by commas, or None if there are none, and the trackers.
-
-    Raises:
-        InputError: An entry is neither a name nor a `GeneralTracker`.
-    """
-    from accelerate.tracking import GeneralTracker
-
-    entries = report_to if isinstance(report_to, Iterable) else [report_to]
-    entries = [report_to] if isinstance(report_to, str | GeneralTracker) else list(entries)
-    for entry in entries:
-        if isinstance(entry, type):
-            raise InputError(
-                f"--report_to {entry.__name__}: a class. Pass an object of it: {entry.__name__}()."
-            )
-        if not isinstance(entry, str | GeneralTracker):
-            raise InputError(
-                f"--report_to: received {entry!r}. Pass names of trackers and objects of"
-                " accelerate.tracking.GeneralTracker, or a list of them."
-            )
-    names = ",".join(entry for entry in entries if isinstance(entry, str))
-    return names or None, tuple(entry for entry in entries if isinstance(entry, GeneralTracker))
 
 
 def _skip_sent(tracker: Any, sent: int) -> None:

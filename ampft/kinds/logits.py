@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ampft.kinds.extension_points import PACKED_MODELS
-from ampft.kinds.windows import WORD_COUNTS, WORD_POSITIONS, logits_per_text_or_word
+from ampft.kinds.windows import WORD_COUNTS, logits_per_text_or_word
 from ampft.precision.transfer import to_device
 
-WORD_BUCKET = 64
 LABEL_WEIGHTS = "label_weights"  # of a collated batch: the weights of the labels in the loss
 NO_LABEL = -100  # of a word that does not count, as in `torch.nn.CrossEntropyLoss`
 
@@ -91,32 +89,3 @@ def _logits(model: nn.Module, arguments: Mapping[str, Tensor], packing: Any = No
 def model_inputs(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the model's inputs in a collated batch, without labels."""
     return {name: value for name, value in inputs.items() if not name.startswith("label")}
-
-
-def pad_batch_to_width(
-    inputs: Mapping[str, Tensor], width: int, *, padding_token: int
-) -> dict[str, Tensor]:
-    """Return a batch of texts with more padding, and words up to a multiple of `WORD_BUCKET`.
-
-    The added words have no label, so that the loss does not change.
-
-    Args:
-        inputs: Collated batch with `attention_mask` (m, T).
-        width: Number of columns of the result, if the batch has fewer.
-    """
-    former = inputs["attention_mask"].shape
-    missing = max(0, width - former[1])
-    padded = dict(inputs)
-    for name, tensor in inputs.items():
-        if tensor.shape == former:
-            value = padding_token if name == "input_ids" else 0
-            padded[name] = functional.pad(tensor, (0, missing), value=value)
-    if WORD_POSITIONS in inputs:
-        positions = inputs[WORD_POSITIONS]
-        moved = positions // former[1] * (former[1] + missing) + positions % former[1]
-        more = -len(positions) % WORD_BUCKET
-        padded[WORD_POSITIONS] = functional.pad(moved, (0, more))
-        padded["labels"] = functional.pad(inputs["labels"], (0, more), value=NO_LABEL)
-        if LABEL_WEIGHTS in inputs:
-            padded[LABEL_WEIGHTS] = functional.pad(inputs[LABEL_WEIGHTS], (0, more))
-    return padded

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ampft.labels.cumulative_loss import summed_cumulative_cross_entropy
 from ampft.labels.number_metrics import quadratic_kappa
 from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric
-from ampft.tasks.loss import summed_cumulative_cross_entropy
 from ampft.tasks.outcome import OutcomeMistakes
 from ampft.tasks.single_label import METRICS as OF_CLASSES
 from ampft.tasks.single_label import Predictions, SingleLabel

@@ -24,7 +24,6 @@ from tiny_text import save_tiny_bert, tiny_task
 from tiny_words import tiny_word_task
 
 from ampft.data.step_batches import MicroBatch, StepBatches
-from ampft.engine.launch_bound import SKIPPED_STEPS, TIMED_STEPS, QueueTimer
 from ampft.engine.optimizer import (
     OptimizerSettings,
     ScheduleSettings,
@@ -40,6 +39,7 @@ from ampft.fast.graphs import CudaRecorder, GraphedGradient
 from ampft.fast.packing.install import install_packing
 from ampft.fast.packing.layout import pack_layout
 from ampft.fast.packing.packed_attention import grouped_attention
+from ampft.fast.queue_timer import SKIPPED_STEPS, TIMED_STEPS, QueueTimer
 from ampft.fast.static_shapes import StaticShapes, graph_key
 from ampft.precision.accelerator import make_accelerator
 from ampft.precision.resolve import resolve

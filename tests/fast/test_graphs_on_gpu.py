@@ -7,9 +7,9 @@ import pytest
 import torch
 from test_graphs import TASKS, trained
 
-from ampft.engine.launch_bound import QueueTimer
 from ampft.fast.graphed_update import GraphedUpdate
 from ampft.fast.graphs import CudaRecorder
+from ampft.fast.queue_timer import QueueTimer
 
 pytestmark = [
     pytest.mark.gpu,

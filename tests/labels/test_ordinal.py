@@ -15,9 +15,9 @@ from tiny_text import tiny_task, with_weights
 from torch.nn import functional
 
 from ampft.kinds.logits import model_inputs
+from ampft.labels.cumulative_loss import summed_cumulative_cross_entropy
 from ampft.labels.ordinal import METRICS, Ordinal, OrdinalPredictions
 from ampft.metrics.paired import paired_interval
-from ampft.tasks.loss import summed_cumulative_cross_entropy
 from ampft.tasks.report import report_from_json
 
 N = 90

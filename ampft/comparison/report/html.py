@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from ampft.comparison.answer import answer_sentences
+from ampft.comparison.charts import Axis
 from ampft.comparison.findings import BROKEN, INFERENCE, TRAINING, ArmResult, Comparison
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report import strips, tables
@@ -28,7 +29,6 @@ from ampft.comparison.report.tables import cost_columns
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from ampft.comparison.verdict_text import seeds_text, verdict_text
 from ampft.tasks.report import outputs_text
-from ampft.text.charts import Axis
 from ampft.text.escaping import one_line
 from ampft.text.numbers import (
     NOT_MEASURED,

@@ -15,14 +15,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from ampft.comparison.findings import (
-    CALIBRATION_ERROR,
-    ArmResult,
-    CalibrationBin,
-    Comparison,
-    TrainingCurve,
-)
-from ampft.text.charts import (
+from ampft.comparison.charts import (
     Axis,
     Plot,
     decimal_tick_label,
@@ -31,6 +24,13 @@ from ampft.text.charts import (
     picture,
     power_of_two_label,
     text,
+)
+from ampft.comparison.findings import (
+    CALIBRATION_ERROR,
+    ArmResult,
+    CalibrationBin,
+    Comparison,
+    TrainingCurve,
 )
 from ampft.text.escaping import one_line
 from ampft.text.numbers import number, percent

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
+from ampft.comparison.charts import Axis, element, picture, text
 from ampft.comparison.findings import ArmResult, Comparison, Memory
 from ampft.comparison.report.run_charts import ArmStyle
 from ampft.comparison.report.tables import MEMORY_PARTS
-from ampft.text.charts import Axis, element, picture, text
 from ampft.text.escaping import one_line
 from ampft.text.numbers import (
     Units,

@@ -52,9 +52,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.comparison.settings import MIN_SEEDS
+from ampft.comparison.statistics.case_distribution import CaseDistribution
 from ampft.comparison.statistics.skewed_seeds import seed_critical, skewed_part
 from ampft.errors import InputError
-from ampft.metrics.rare_losses import CaseDistribution
 from ampft.metrics.sums import CaseSums, CostliestCase, Metric, costliest_of_worst
 
 FloatArray = npt.NDArray[np.float64]

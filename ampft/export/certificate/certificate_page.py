@@ -8,6 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from ampft.comparison.charts import Axis, picture
 from ampft.comparison.findings import BatchTiming
 from ampft.comparison.report import prediction_tables, strips
 from ampft.comparison.report.run_charts import arm_styles
@@ -37,7 +38,6 @@ from ampft.export.certificate.certificate import (
     LogitDifferences,
 )
 from ampft.files import describe_file, write_errors_explained, write_text
-from ampft.text.charts import Axis, picture
 from ampft.text.escaping import code, one_line, prose
 from ampft.text.json_io import check_schema, from_json, json_text, read_json_object
 from ampft.text.numbers import (

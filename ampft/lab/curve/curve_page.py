@@ -10,10 +10,10 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ampft.commands.extension_points import FolderReport
+from ampft.comparison.charts import Axis, Plot, element, picture, text
 from ampft.files import hashed_text, write_errors_explained, write_text
 from ampft.lab.curve.learning_curve import CURVE_NAME, LearningCurve, read_curve
 from ampft.ownership import check_replaceable
-from ampft.text.charts import Axis, Plot, element, picture, text
 from ampft.text.numbers import counted, percent, seed_list
 from ampft.text.page import (
     Block,

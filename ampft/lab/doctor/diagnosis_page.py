@@ -6,6 +6,7 @@ import math
 
 from markupsafe import Markup
 
+from ampft.comparison.charts import Axis, Plot, element, picture, power_of_two_label, text
 from ampft.lab.doctor.diagnosis import Alignment, BatchMean, Diagnosis, Fault, ModuleError
 from ampft.lab.doctor.diagnosis_text import (
     ROLES,
@@ -18,7 +19,6 @@ from ampft.lab.doctor.diagnosis_text import (
     range_text,
 )
 from ampft.lab.doctor.ranges import BINARY16
-from ampft.text.charts import Axis, Plot, element, picture, power_of_two_label, text
 from ampft.text.numbers import counted, or_dash, percent
 from ampft.text.page import (
     Block,

@@ -13,6 +13,7 @@ from statistics import fmean
 
 from markupsafe import Markup
 
+from ampft.comparison.charts import Axis, picture
 from ampft.comparison.report import strips
 from ampft.errors import InputError
 from ampft.files import special_or_atomic_path, write_errors_explained, write_text_non_atomically
@@ -29,7 +30,6 @@ from ampft.lab.referee.ledger import (
 from ampft.lab.referee.ledger_audit import repeat_decision
 from ampft.lab.referee.sides import read_sides, stored_sources
 from ampft.ownership import check_page_file
-from ampft.text.charts import Axis, picture
 from ampft.text.numbers import NOT_MEASURED, Units, confidence_percent, counted, percent
 from ampft.text.page import (
     Block,

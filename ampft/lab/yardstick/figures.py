@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 import torch
 from torch import Tensor
 
+from ampft.checks.blocks import ParameterBlocks
 from ampft.machine import versions
-from ampft.models.blocks import ParameterBlocks
 from ampft.text.escaping import inert
 from ampft.text.numbers import counted
 from ampft.text.page import Table, terminal_table

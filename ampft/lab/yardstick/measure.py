@@ -16,6 +16,7 @@ from accelerate.utils import set_seed
 from torch import Tensor, nn
 
 from ampft.arguments import ClassifyArguments
+from ampft.checks.blocks import ParameterBlocks, blocks_of
 from ampft.data.step_batches import StepBatch, StepBatches
 from ampft.engine.step import (
     ScaledGradient,
@@ -35,7 +36,6 @@ from ampft.lab.yardstick.figures import (
     Yardstick,
     YardstickSettings,
 )
-from ampft.models.blocks import ParameterBlocks, blocks_of
 from ampft.models.pretrained import CHECKPOINTS_FLAG, load_saved
 from ampft.models.weights import LoadedModel
 from ampft.precision.accelerator import (

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from example_comparison import broken, realistic
 
+from ampft.comparison import charts
+from ampft.comparison.charts import Axis, element, picture
 from ampft.comparison.report.html import matrix_cells
 from ampft.comparison.report.prediction_tables import confusions
 from ampft.comparison.report.run_charts import (
@@ -22,8 +24,6 @@ from ampft.comparison.report.strips import (
     difference_scale,
     difference_strip,
 )
-from ampft.text import charts
-from ampft.text.charts import Axis, element, picture
 from ampft.text.numbers import Units
 
 STYLE = Path(charts.__file__).with_name("style.css").read_text(encoding="utf-8")

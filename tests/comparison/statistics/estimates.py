@@ -7,8 +7,8 @@ import math
 import numpy as np
 from scipy import stats
 
+from ampft.comparison.statistics.case_distribution import CaseDistribution
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.metrics.rare_losses import CaseDistribution
 
 MANY = 10_000  # cases, so that t over the cases is nearly normal
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+from ampft.comparison.statistics.case_distribution import CaseDistribution
 from ampft.comparison.statistics.interval import DifferenceEstimate
-from ampft.metrics.rare_losses import CaseDistribution, tail_of_sum
+from ampft.metrics.rare_losses import tail_of_sum
 
 MARGIN = 0.01
 ROUNDING = 1e-12  # of a sum of probabilities by Fourier transform

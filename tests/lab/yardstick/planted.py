@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ampft.checks.blocks import ParameterBlocks
 from ampft.lab.yardstick.figures import StepGradient
-from ampft.models.blocks import ParameterBlocks
 
 SHAPES = {"first.weight": (30, 20), "first.bias": (20,), "second.weight": (7, 11)}
 BLOCKS = ParameterBlocks(

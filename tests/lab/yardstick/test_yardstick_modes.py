@@ -13,12 +13,12 @@ from tiny_text import tiny_task, tiny_texts
 
 from ampft import cli
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.checks.blocks import blocks_of
 from ampft.data.step_batches import StepBatches
 from ampft.files import hashed_text, read_hashed
 from ampft.lab.yardstick.figures import Yardstick, format_yardstick
 from ampft.lab.yardstick.measure import GradientInFloat64, GradientInMode, measure_yardstick
 from ampft.lab.yardstick.yardstick import YARDSTICK
-from ampft.models.blocks import blocks_of
 from ampft.precision.accelerator import separate_accelerators
 from ampft.precision.resolve import resolve
 from ampft.runs.prepare import prepare_mode, start_clock
