@@ -37,7 +37,7 @@ from ampft.kinds.windows import (
     window_overlap,
     word_selection,
 )
-from ampft.models.by_length import fit_padding, guard_against_text_padding
+from ampft.models.by_length import MASK, fit_padding, guard_against_text_padding
 from ampft.models.mean_pooling import MEAN, can_read_mean, is_trained_through_mean, read_mean
 from ampft.models.minilm import default_model
 from ampft.models.pretrained import (
@@ -199,7 +199,8 @@ class TextInputs:
             )
         self._check_vocabulary(model)
         check_end_tokens(model, self.tokenizer, self.splits, self.data, settings)
-        if getattr(model.config, "pad_token_id", None) is None:  # code of others may lack it
+        lacks_token = getattr(model.config, "pad_token_id", None) is None  # as code of others may
+        if lacks_token or MASK not in self.tokenizer.model_input_names:
             model.config.pad_token_id = self.tokenizer.pad_token_id
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)

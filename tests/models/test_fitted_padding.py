@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 import torch
+from running import BIN, CLASSIFY, call_here, rows, succeeded, write_csv
 from tiny_text import WORDS
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
@@ -13,12 +17,15 @@ from transformers import (
     OPTConfig,
     OPTForSequenceClassification,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
     RoFormerConfig,
     RoFormerForSequenceClassification,
     XLMConfig,
     XLMForSequenceClassification,
     XLNetConfig,
     XLNetForSequenceClassification,
+    pipeline,
 )
 
 from ampft.models.by_length import TOLERANCE, fit_padding, padding_difference
@@ -130,3 +137,49 @@ def test_where_nothing_helps_all_stays():
     assert fit_padding(model, tokenizer, collate, sides=SIDES) == ()
     assert (tokenizer.padding_side, model.config.pad_token_id) == before
     assert padding_difference(model, collate(), collate()) > TOLERANCE
+
+
+def roberta():
+    return RobertaForSequenceClassification(RobertaConfig(max_position_embeddings=40, **SHAPE))
+
+
+MADE = {"opt": opt, "xlm": xlm, "xlnet": xlnet, "roberta": roberta}
+
+
+def write_rows(path: Path, count: int, seed: int, *, pairs: bool) -> Path:
+    table = rows(count, seed)
+    if not pairs:
+        return write_csv(path, table, ("text", "label"))
+    halves = [(text.split()[0], " ".join(text.split()[1:]), label) for text, label in table]
+    return write_csv(path, halves, ("sentence1", "sentence2", "label"))
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("family", MADE)
+def test_a_pipeline_answers_batches_as_ampft_predict(family, side, pairs, tmp_path):
+    torch.manual_seed(0)
+    model, run, answers = tmp_path / "model", tmp_path / "run", tmp_path / "answers.csv"
+    loud(MADE[family]()).save_pretrained(model)
+    tokenizer_of_another_model(side).save_pretrained(model)
+    train, test = (
+        write_rows(tmp_path / f"{name}.csv", size, size, pairs=pairs)
+        for name, size in (("train", 24), ("test", 12))
+    )
+    flags = ("--model_name_or_path", model, "--max_train_steps", 3, "--use_cpu", "--no-baseline")
+    data = ("--train_file", train, "--test_file", test)
+    succeeded(call_here(CLASSIFY, *flags, *data, "--output_dir", run))
+    words = ("predict", "--model", run, test, "--output_file", answers)
+    succeeded(call_here(BIN / "ampft", *words))
+    with answers.open(newline="") as file:
+        table = list(csv.DictReader(file))
+    inputs = [row.get("text") or {"text": row["sentence1"], "text_pair": row["sentence2"]}
+              for row in table]  # fmt: skip
+    classify = pipeline("text-classification", model=str(run), device="cpu")
+    for size in (1, 1 if family == "xlnet" else 4):  # its states end transformers' batches
+        found = classify(inputs, truncation=True, batch_size=size)
+        assert [each["label"] for each in found] == [row["prediction"] for row in table]
+        for each, row in zip(found, table, strict=True):
+            assert each["score"] == pytest.approx(float(row["confidence"]), abs=2e-6)

@@ -128,14 +128,25 @@ def own_code(folder: Path, tiny: Path) -> None:
     (folder / "config.json").write_text(json.dumps(values))
 
 
+def fnet_of_another_tokenizer(folder: Path, tiny: Path) -> None:
+    """Save a model that takes no mask, and whose padding token is in each text."""
+    sizes = {name: size for name, size in SIZES.items() if name != "num_attention_heads"}
+    tokenizer = AutoTokenizer.from_pretrained(tiny, model_input_names=["input_ids"])
+    padding = tokenizer.convert_tokens_to_ids("[SEP]")
+    config = transformers.FNetConfig(**sizes, vocab_size=len(tokenizer), pad_token_id=padding)
+    transformers.FNetModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 TEXT = {
     "sharded": sharded,
     "gamma and beta": old_names,
     "canine": canine,
+    "fnet of another tokenizer": fnet_of_another_tokenizer,
     "longformer": of_family("Longformer", attention_window=[8, 8], max_position_embeddings=140),
     "bigbird": of_family("BigBird", block_size=8, num_random_blocks=1, max_position_embeddings=256),
 }
-QUICK = ("sharded", "gamma and beta")
+QUICK = ("sharded", "gamma and beta", "fnet of another tokenizer")
 
 
 def trained(folder: Path, *words: object) -> Path:
