@@ -234,6 +234,7 @@ def _folds(units: Units) -> Iterator[tuple[IntArray, IntArray]]:
     strata = units.targets
     if strata.ndim == 2:  # the first label, if there are several
         strata = np.where(strata.any(axis=1), strata.argmax(axis=1), -1)
+    _refuse_few_units(units, strata)
     folds: Any = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     if units.groups is not None:
         folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
@@ -241,14 +242,23 @@ def _folds(units: Units) -> Iterator[tuple[IntArray, IntArray]]:
     with warnings.catch_warnings():
         # Rare classes are in few folds, and are then not found where they are missing.
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        try:
-            for train, held_out in folds.split(strata, strata, units.groups):
-                yield draw.permutation(train)[:MAX_FITTED], held_out
-        except ValueError as error:
-            raise InputError(
-                f"{FLAG}: the training split cannot be cut into {FOLDS} parts ({error}). "
-                "Remove the flag."
-            ) from None
+        for train, held_out in folds.split(strata, strata, units.groups):
+            yield draw.permutation(train)[:MAX_FITTED], held_out
+
+
+def _refuse_few_units(units: Units, strata: IntArray) -> None:
+    """Raise InputError if too few units, or groups of them, can be judged by the others."""
+    groups = len(strata) if units.groups is None else len(np.unique(units.groups))
+    most = int(np.unique(strata, return_counts=True)[1].max())
+    if min(groups, most) >= FOLDS:
+        return
+    problem = f"no class has more than {counted(most, 'row')}"
+    if groups < FOLDS:
+        problem = f"it has {counted(groups, 'independent row')}"
+    raise InputError(
+        f"{FLAG}: the training split is cut into {FOLDS} parts, of which each is judged by the "
+        f"others, and {problem}. Add rows until a class has {FOLDS}, or remove the flag."
+    )
 
 
 def _texts(task: Task) -> Callable[[int], str]:

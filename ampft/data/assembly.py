@@ -202,7 +202,10 @@ def refuse_no_rows(rows: Mapping[str, LabelledRows]) -> None:
     """Raise InputError when a split has no rows."""
     for split, part in rows.items():
         if len(part.labels) == 0:
-            raise InputError(f"{part.origin}: no rows for the {split} split. Add at least one.")
+            raise InputError(
+                f"{part.origin}: no rows for the {split} split. "
+                + (part.left_out_by_label or "Add at least one.")
+            )
 
 
 def refuse_no_numbers(rows: Mapping[str, LabelledRows], *, needs_several: bool = True) -> None:
@@ -367,8 +370,8 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
     if len(train.names) < 2:
         raise InputError(
             f"{train.origin}: all {len(train.labels)} rows have the label"
-            f" {quoted(train.names[0])}. A classifier needs at least two classes. Check"
-            " --label_column_name."
+            f" {quoted(train.names[0])}. A classifier needs at least two classes. "
+            + (train.left_out_by_label or "Check --label_column_name.")
         )
     if train.declared is None:
         if not several:

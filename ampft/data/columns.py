@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -171,6 +171,17 @@ class DataColumns:
         require_columns(self.labels.columns, available, LABEL_FLAG, origin=origin)
         for name, column in self.extra.items():
             require_columns((column,), available, EXTRA_FLAGS[name], origin=origin)
+
+
+def refuse_repeated_names(names: Sequence[str], place: str) -> None:
+    """Raise InputError when a name occurs twice.
+
+    Args:
+        place: Where they are listed, for the message.
+    """
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"{place} {quoted(twice[0])} occurs twice. Name each once.")
 
 
 def refuse_rejected(table: SourceTable, columns: DataColumns) -> None:

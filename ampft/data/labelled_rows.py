@@ -35,6 +35,13 @@ class LabelledRows:
         """The file or files, or the data set and its split."""
         return self.table.origin
 
+    @property
+    def left_out_by_label(self) -> str:
+        """Which rows `--ignore_label` left out, and how to keep them; empty if none."""
+        if not self.ignored:
+            return ""
+        return f"{' '.join(self.notes)} If these labels are classes, remove --ignore_label."
+
     def names_of(self, row: int) -> frozenset[str]:
         """Return the labels of the row with index `row`."""
         return frozenset(self.names[code] for code in self.labels.row_codes(row))

@@ -28,6 +28,7 @@ from ampft.data.columns import (
     header_hint,
     normalized_name,
     refuse_rejected,
+    refuse_repeated_names,
     rename_columns,
     require_columns,
 )
@@ -151,7 +152,7 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
     labels = _label_columns(columns, named, origin=origin, describe=describe, hint=hint)
     if dataset is not None:
         media = _media_by_type(dataset, request, describe)
-    parser = _label_parser(labels, request, table.classes)
+    parser = _label_parser(labels, request, table)
     extra = extra_columns(request)
     notes: list[str] = []
     if media is not None:
@@ -186,10 +187,13 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
     return chosen, [note, *notes]
 
 
-def _label_parser(
-    labels: tuple[str, ...], request: DataRequest, declared: Mapping[str, tuple[str, ...]]
-) -> LabelParser:
+def _label_parser(labels: tuple[str, ...], request: DataRequest, table: SourceTable) -> LabelParser:
     """Return how the cells of the label columns are read."""
+    declared = table.classes
+    for name in labels:
+        refuse_repeated_names(
+            declared.get(name, ()), f"{table.origin}: of the classes of column {quoted(name)},"
+        )
     if request.number_labels:
         return LabelParser(labels, numbers=True)
     if request.labels_of_columns and any("=" in name for name in labels):
@@ -313,6 +317,7 @@ def _label_columns(
     """Return the label columns: those named, `label`, or the only one with a usual name."""
     if named is not None:
         parts = split_names(named[0]) if len(named) == 1 and named[0] not in columns else None
+        refuse_repeated_names(parts or named, f"{LABEL_FLAG} {','.join(named)}: the column")
         if parts is not None and len(parts) > 1 and {*parts} <= {*columns}:
             raise InputError(
                 f"{LABEL_FLAG} {named[0]}: the task predicts one column of labels. Add --task "

@@ -16,6 +16,7 @@ RESAMPLES = 2000
 CASES_AT_A_TIME = 1 << 22  # entries of the counts that are in memory at a time
 CANDIDATES = 64  # cases that were not seen and are tried, the most influential first
 TOLERANCE = 1e-9
+HALVINGS = 20  # of the distance to an impossible case
 SEED = 0
 GRADUAL_SHARE = 0.5  # of the cases: if more differ, no decision has changed but probabilities have
 Z = 1.959963984540054  # of a two-sided interval of 95 %
@@ -92,15 +93,34 @@ def _most_influential(
     influences = (cases @ gradient)[:, None] + gains
     best = np.argsort(-influences, axis=None, kind="stable")[:CANDIDATES]
     rows, columns = np.unravel_index(best, influences.shape)
-    found = cases[rows]
+    found, places = cases[rows], np.arange(len(rows))
+    starts = found[places, columns]
     ends = np.where(gradient[columns] > 0, most[rows, columns], least[rows, columns])
-    found[np.arange(len(found)), columns] = ends
-    possible, start = np.ones(len(found), dtype=bool), 0
+
+    def moved(shares: FloatArray) -> FloatArray:
+        changed = found.copy()
+        changed[places, columns] = starts + shares * (ends - starts)
+        return changed
+
+    # A group cannot have more right answers than it has rows with the label: as many as possible.
+    inside, outside = np.zeros(len(found)), np.ones(len(found))
+    inside[_are_possible(parts, moved(outside))] = 1.0
+    for _ in range(HALVINGS):
+        middle = (inside + outside) / 2
+        is_inside = _are_possible(parts, moved(middle))
+        inside, outside = np.where(is_inside, middle, inside), np.where(is_inside, outside, middle)
+    changed = moved(inside)
+    return np.asarray(changed[(changed @ gradient).argmax()])
+
+
+def _are_possible(parts: Sequence[tuple[Statistic, FloatArray]], cases: FloatArray) -> BoolArray:
+    """Return (U,) whether cases, with the sums of several statistics, are within the limits."""
+    possible, start = np.ones(len(cases), dtype=bool), 0
     for statistic, vectors in parts:
         end = start + vectors.shape[1]
-        possible &= statistic.is_possible(found[:, start:end])
+        possible &= statistic.is_possible(cases[:, start:end])
         start = end
-    return np.asarray(found[int(possible.argmax())])
+    return possible
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ampft.data.columns import LABEL_FLAG, DataColumns, refuse_rejected
+from ampft.data.columns import LABEL_FLAG, DataColumns, refuse_rejected, refuse_repeated_names
 from ampft.data.dataset import RAW_TEXT_COLUMN, cells
 from ampft.data.labelled_rows import LabelledRows
 from ampft.data.request import DataRequest, refuse_unused_options
@@ -191,7 +191,13 @@ def _refuse_one_tag(train: LabelledRows, columns: DataColumns) -> None:
     """Raise InputError when all training words have the same tag."""
     if train.names in ((), (OUTSIDE,)):
         raise InputError(
-            f"{train.origin}: no word has a tag other than {OUTSIDE}. Check {LABEL_FLAG}."
+            f"{train.origin}: no word has a tag other than {OUTSIDE}. "
+            + (train.left_out_by_label or f"Check {LABEL_FLAG}.")
+        )
+    if len(train.names) == 1 and train.ignored:
+        raise InputError(
+            f"{train.origin}: all words have the tag {quoted(train.names[0])}. "
+            f"{train.left_out_by_label}"
         )
     if len(train.names) == 1:
         raise InputError(
@@ -291,6 +297,9 @@ def _read_table(table: SourceTable, columns: DataColumns, request: DataRequest) 
 def _declared_tags(table: SourceTable, column: str, request: DataRequest) -> tuple[str, ...] | None:
     """Return the names of tags that are numbers, from the source or from a file of names."""
     declared = table.classes.get(column)
+    refuse_repeated_names(
+        declared or (), f"{table.origin}: of the classes of column {quoted(column)},"
+    )
     if declared is None and request.class_names_file is not None:
         entries = read_class_names(Path(request.class_names_file))
         return tuple(entry.name for entry in entries)

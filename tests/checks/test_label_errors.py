@@ -24,6 +24,7 @@ from ampft.checks.label_errors import (
     suspicious,
 )
 from ampft.data.dataset import ClassificationData
+from ampft.errors import InputError
 from ampft.evaluation.simple_methods import FROZEN
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
@@ -118,3 +119,21 @@ def test_words_are_judged_with_the_other_words_of_their_sentence_held_out(tiny_b
     units = _units(task)
     for train, held_out in _folds(units):
         assert not set(units.row_of[train]) & set(units.row_of[held_out])
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ([0, 1, 2] * 4, "no class has more than 4 rows"),
+        ([0, 1, 2, 0], "it has 4 independent rows"),
+        ([0, 1, 2] * 5, None),
+    ],
+)
+def test_too_few_rows_are_refused_in_plain_words(labels, problem):
+    units = _units(task_of(labels))
+    if problem is None:
+        assert len(list(_folds(units))) == 5
+        return
+    with pytest.raises(InputError, match=rf"{problem}\. Add rows until a class has 5") as error:
+        list(_folds(units))
+    assert "n_splits" not in str(error.value)

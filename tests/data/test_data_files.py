@@ -550,3 +550,31 @@ def test_the_texts_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     write_arrow(iter([("another",)]), ("text",))
     assert not held.exists()
     assert len(list(tmp_path.glob("ampft-data-*"))) == 2
+
+
+def test_a_class_that_is_declared_twice_is_refused(tmp_path):
+    path = tmp_path / "train.parquet"
+    table = pa.table({"text": ["a", "b"], "label": [0, 1]})
+    for names, is_refused in ((["neg", "neg"], True), (["neg", "pos"], False)):
+        features = {"label": {"names": names, "_type": "ClassLabel"}}
+        described = json.dumps({"info": {"features": features}})
+        pq.write_table(table.replace_schema_metadata({"huggingface": described}), path)
+        request = DataRequest(train_file=path, **NO_SPLITS)
+        if not is_refused:
+            assert load_data(request).label_names == ("neg", "pos")
+            continue
+        with pytest.raises(InputError, match=r"classes of column 'label', 'neg' occurs twice"):
+            load_data(request)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ("1 -1 1 -1", r"all 2 rows have the label '1'.*2 rows with the label '-1' left out"),
+        ("-1 -1 -1", r"no rows for the train split. .*3 rows with the label '-1' left out"),
+    ],
+)
+def test_a_class_that_a_flag_removed_is_named(tmp_path, labels, message):
+    content = "text,label\n" + "".join(f"t{i},{k}\n" for i, k in enumerate(labels.split()))
+    with pytest.raises(InputError, match=rf"{message}.*remove --ignore_label\."):
+        load(tmp_path, content, ignore_label="-1")

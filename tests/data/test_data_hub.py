@@ -231,3 +231,31 @@ def test_types_of_columns_show_the_task(tmp_path):
     )
     assert declared_task(masks | {"kind": Value("string")}, named) is None
     assert declared_task(Features({"image": Image(), "other": Image()}), DataRequest()) is None
+
+
+@pytest.mark.parametrize(("described", "wins"), [(("pos", "neg"), True), (("neg", "pos"), False)])
+def test_a_file_that_contradicts_the_description_of_its_data_set_is_said(tmp_path, described, wins):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
+    part = Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features)
+    part.to_parquet(tmp_path / "train.parquet")
+    classes = "".join(f"          '{code}': {name}\n" for code, name in enumerate(described))
+    (tmp_path / "README.md").write_text(
+        "---\ndataset_info:\n  features:\n  - name: text\n    dtype: string\n  - name: label\n"
+        f"    dtype:\n      class_label:\n        names:\n{classes}---\n"
+    )
+    data = load(str(tmp_path))
+    assert data.label_names == described
+    notes = [note for note in data.notes if "which count" in note]
+    assert len(notes) == wins
+    assert all("declares the classes 'neg', 'pos' for 'label'" in note for note in notes)
+
+
+def test_the_reason_of_datasets_is_said_without_a_guess(tmp_path):
+    (tmp_path / "train-1.csv").write_text("text,label\na,x\n")
+    (tmp_path / "train-2.csv").write_text("text,kind\na,x\n")
+    with pytest.raises(
+        InputError, match=r"has the columns 'text', 'label', and .*2\.csv has 'text', 'kind'"
+    ) as error:
+        load(str(tmp_path))
+    assert "Give all files of a split the same columns." in str(error.value)
+    assert "Convert images" not in str(error.value)

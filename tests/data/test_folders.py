@@ -307,6 +307,23 @@ def test_files_that_metadata_do_not_list_are_said(tmp_path):
 
 
 @pytest.mark.add_ons
+@pytest.mark.parametrize(("labels", "others"), [("ab", 0), ("ba", 8), ("xy", 0)])
+def test_a_table_that_contradicts_the_folders_is_said(tmp_path, labels, others):
+    rows = ["file_name,label"]
+    for number in range(8):
+        folder = tmp_path / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        picture(number).save(folder / f"{number}.png")
+        rows.append(f"{folder.name}/{number}.png,{labels[number % 2]}")
+    (tmp_path / "metadata.csv").write_text("\n".join(rows))
+    data = load(tmp_path, **NO_SPLITS)
+    assert data.label_names == tuple(sorted(labels))
+    said = [note for note in data.notes if "contradicts the folders" in note]
+    assert len(said) == (others > 0)
+    assert all(f"{others} of 8 files, such as a/0.png. The column counts" in n for n in said)
+
+
+@pytest.mark.add_ons
 def test_one_table_of_several_splits_is_refused(tmp_path):
     folder = metadata_folder(tmp_path, "image", "unread.csv", ("train", "test"))
     (folder / "metadata.csv").write_text("file_name,label\ntrain/0.png,a\ntest/1.png,b\n")

@@ -78,6 +78,21 @@ def test_the_interval_of_f1_contains_the_exact_one_of_the_rows_that_count(counts
     assert high - low < 1.6 * (exact[1] - exact[0])
 
 
+@pytest.mark.parametrize("alarms", [0, 3])
+def test_f1_of_0_in_groups_leaves_room_for_right_answers(alarms):
+    sizes = np.tile([1, 3, 5], 20)
+    groups = np.repeat(np.arange(60), sizes)
+    vectors = np.zeros((len(groups), 3))
+    vectors[::8, 1] = 1  # has the label, in up to one row of a group
+    vectors[groups < alarms, 2] = 1  # predicted wrongly, in all rows of some groups
+    vectors[vectors[:, 1] > 0, 2] = 0
+    statistic = Statistic(vectors, f1_of(1, 1, 1, 1).value, limits=(0.0, 1.0))
+    low, high = interval(statistic, resampled_sums([statistic], groups)[0])
+    assert low == 0
+    assert high > 0.15, "a right answer in 1 of 20 groups may have been missed"
+    assert high < 1
+
+
 def test_equal_rows_leave_room_for_others():
     for values, limits in ((np.zeros(100), (0.0, 10.0)), (np.full(100, 0.5), (0.0, 2.0))):
         statistic = mean_of(values, limits=limits)

@@ -19,6 +19,7 @@ from ampft.data.dataset import cells
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
 from ampft.data.sources.file_names import BRAT
+from ampft.data.sources.readers import open_table
 from ampft.data.sources.source_table import POSITION, Row, SourceTable
 from ampft.errors import InputError, did_you_mean, listed, quoted_list
 from ampft.flag import split_names
@@ -108,23 +109,48 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
             else read_dataset(name, configuration, revision=revision, cache_dir=request.cache_dir)
         )
     except Exception as error:  # downloads, caches and parsers raise many kinds
-        first: BaseException = (
-            error  # such as a missing package, below "an error occurred while generating"
-        )
-        while first.__cause__ is not None:
-            first = first.__cause__
-        reason = f"{type(first).__name__}: {' '.join(str(first).split())}"
+        reason = _reason(error, folder)
         raise InputError(
             f"--dataset_name: cannot load {name!r}"
             + (f" with the configuration {configuration!r}" if configuration else "")
             + (f" at the revision {revision!r}" if revision else "")
-            + (f": {reason}." if problem is None else f": no such folder, and {problem}")
+            + (f": {reason}" if problem is None else f": no such folder, and {problem}")
             + (
                 _unread_files(folder)
                 or " Without the hub, pass --train_file or --dataset_name stdlib."
             )
         ) from error
     return DatasetDict({"train": loaded}) if isinstance(loaded, Dataset) else loaded
+
+
+def _reason(error: BaseException, folder: Path) -> str:
+    """Return why `datasets` cannot load a data set, and what to do if that is known."""
+    if different := _different_columns(folder):
+        return different
+    while error.__cause__ is not None:  # such as a missing package
+        error = error.__cause__
+    text, advice = " ".join(str(error).split()), ""
+    if "label names are duplicated" in text:
+        advice = " Give each class its own name, in README.md or dataset_info.json."
+    return f"{type(error).__name__}: {text.rstrip('.')}.{advice}"
+
+
+def _different_columns(folder: Path) -> str:
+    """Return which tables of a folder have different columns; empty if none, or if unknown."""
+    files = sorted(p for p in folder.iterdir() if p.suffix in TABLES) if folder.is_dir() else []
+    try:
+        columns = [
+            open_table(file, flag="--dataset_name", encoding="utf-8").columns for file in files
+        ]
+    except InputError:
+        return ""
+    for file, names in zip(files, columns, strict=True):
+        if {*names} != {*columns[0]}:
+            return (
+                f"{files[0]} has the columns {quoted_list(columns[0])}, and {file} has "
+                f"{quoted_list(names)}. Give all files of a split the same columns."
+            )
+    return ""
 
 
 def _refuse_tables_of_one_name(folder: Path) -> None:
@@ -153,9 +179,9 @@ def _unread_files(folder: Path) -> str:
 
 
 def _conversions(endings: Iterable[str]) -> str:
-    """Return what files with these endings are converted to; empty if all can be read."""
+    """Return what files with these endings are converted to; empty if some can be read."""
     suffixes = {suffix for kind in MEDIA.values() for suffix in kind.suffixes}
-    if {*endings} <= {*suffixes, *TABLES}:
+    if {*endings} & {*suffixes, *TABLES}:
         return ""
     return (
         " Convert images to .png or .jpg, sounds to .wav (ffmpeg -i IN OUT.wav), tables to .csv or"
@@ -177,7 +203,23 @@ def standard_splits(
     folder = Path(str(name))  # whose splits may be folders, with metadata.csv beside images
     if tables := sorted([*folder.glob("*.csv"), *folder.glob("*/*.csv")]):
         notes.append(f"{tables[0]}: `datasets` reads 007 as 7, NA as missing; --train_file not so.")
+    notes += _class_notes(folder, data[used["train"]])
     return {split: data[source] for split, source in used.items()}, notes
+
+
+def _class_notes(folder: Path, part: Dataset) -> list[str]:
+    """Return notes on classes that a file declares in another way than the data set does."""
+    notes = []
+    for file in sorted(folder.rglob("*.parquet")) if folder.is_dir() else ():
+        table = open_table(file, flag="--dataset_name", encoding="utf-8")
+        for column, classes in table.classes.items():
+            counting = label_names(part.features.get(column))
+            if counting is not None and counting != classes:
+                notes.append(
+                    f"{file} declares the classes {quoted_list(classes)} for {column!r}, and the"
+                    f" description of {folder} says {quoted_list(counting)}, which count."
+                )
+    return notes[:1]
 
 
 def used_splits(data: Mapping[str, Any], request: DataRequest) -> dict[str, str]:

@@ -55,6 +55,7 @@ def metadata_tables(
     notes = [f"Splits of {folder} that are not used: {listed(unused)}."] if unused else []
     for name in used.values():
         notes += _unlisted_notes(files[name], tables[name], kind)
+        notes += _contradiction_notes(files[name], tables[name])
         if column not in tables[name].columns:
             note = f"{files[name]}: the column {FILE_NAME!r} is read as {column!r}."
             tables[name] = tables[name].renamed({FILE_NAME: column}, note)
@@ -96,6 +97,22 @@ def _refuse_several_splits(table: SourceTable) -> None:
             " splits. Put a table into the folder of each split, or pass a table of each with"
             " --train_file, --validation_file and --test_file."
         )
+
+
+def _contradiction_notes(file: Path, table: SourceTable) -> list[str]:
+    """Return a note on a column of labels that contradicts the folders of the files."""
+    names = [str(name) for _, (name,) in table.read((FILE_NAME,))]
+    folders = [PurePath(name).parent.name for name in names]
+    for column in table.columns:
+        labels = [str(cell) for _, (cell,) in table.read((column,))]
+        if len({*folders}) < 2 or {*labels} != {*folders} or labels == folders:
+            continue
+        others = [n for n, one, other in zip(names, folders, labels, strict=True) if one != other]
+        return [
+            f"{file}: the column {column!r} contradicts the folders of {len(others)} of "
+            f"{len(names)} files, such as {others[0]}. The column counts, not the folder."
+        ]
+    return []
 
 
 def _unlisted_notes(file: Path, table: SourceTable, kind: str) -> list[str]:
