@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from example_comparison import broken, realistic
 
-from ampft.comparison import charts
 from ampft.comparison.charts import Axis, element, picture
 from ampft.comparison.report.html import matrix_cells
 from ampft.comparison.report.prediction_tables import confusions
@@ -24,9 +23,10 @@ from ampft.comparison.report.strips import (
     difference_scale,
     difference_strip,
 )
+from ampft.text import page
 from ampft.text.numbers import Units
 
-STYLE = Path(charts.__file__).with_name("style.css").read_text(encoding="utf-8")
+STYLE = Path(page.__file__).with_name("style.css").read_text(encoding="utf-8")
 
 
 def test_children_and_values_are_escaped_unless_they_are_markup():
