@@ -176,7 +176,7 @@ def failure_message(error: Exception) -> str | None:
     # datasets closes its file after a full disk, and fails again because it is closed.
     for failure in (error, error.__context__):
         if failure is not None and is_disk_error(failure):
-            remedy = ", or set TMPDIR to a folder on another disk" * _is_temporary(failure)
+            remedy = ", or set TMPDIR to a folder on another disk" if _is_temporary(failure) else ""
             return f"{failure}. Free disk space{remedy}."
     if isinstance(error, OSError | ValueError) and is_path_error(error):
         return f"{error}. Choose another path."

@@ -18,8 +18,8 @@ def is_condition(node: ast.expr) -> bool:
             return True
         case ast.Call(func=ast.Name(id="bool")):
             return True
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name.lstrip("_").startswith(OF_CONDITIONS)
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Call(func=ast.Name(id=name)):
+            return name.lstrip("_").startswith(OF_CONDITIONS) or name in ("any", "all")
     return False
 
 

@@ -203,7 +203,7 @@ def parse_flags(
             choices, has no effect, or contradicts another.
     """
     known, hints = fields_and_hints(kind)
-    accepted = fields_and_hints(*[ConfigFlag] * reads_config, kind)
+    accepted = fields_and_hints(*([ConfigFlag] if reads_config else []), kind)
     at = argv.index("--") if "--" in argv else len(argv)
     print_help(kind, argv[:at], program, shown, reads_config=reads_config)
     values: dict[str, Any] = {}

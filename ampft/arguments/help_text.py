@@ -158,7 +158,7 @@ def _described(f: Field[Any]) -> tuple[str, str]:
         text = f"{text} (default: {default})"
     if f.metadata["bare"]:
         metavar = f"[{metavar}]"
-    return f"{name} {metavar}{' ...' * f.metadata['many']}".rstrip(), text
+    return f"{name} {metavar}{' ...' if f.metadata['many'] else ''}".rstrip(), text
 
 
 def entry(head: str, text: str, width: int, column: int) -> Iterator[str]:

@@ -38,6 +38,7 @@ def lazy_function(name: str, *first: Any) -> Any:
 
 
 _LOAD_DATA = lazy_function("ampft.data.load:load_data")
+_TEXT_ROW = lazy_function("ampft.kinds.receipt:text_row")
 _LABEL_OUTPUT = lazy_function("ampft.kinds.prediction:label_output")
 
 
@@ -69,6 +70,8 @@ class Kind:
     # Function that returns what a pipeline of transformers answers, from a `served.Question`; None
     # if no pipeline reads the kind.
     ask: Callable[[Any], Any] | None = None
+    # Function that returns where a training row was read, its label and its input, in short.
+    receipt_row: Callable[[ClassificationData, int], tuple[str, str, str]] = _TEXT_ROW
     # Largest number of rows of a forward pass of prediction; None for no limit.
     max_rows: int | None = None
     # Parts of a case that have classes, in words; None if whole cases have classes.

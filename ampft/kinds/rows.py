@@ -73,7 +73,8 @@ def lines_as_table(columns: Sequence[str], *, keeps_blank: bool = True) -> Sourc
     for number, line in enumerate(_lines_of_standard_input(), start=1):
         text = line.rstrip("\r\n").removeprefix("\ufeff")
         if not text.strip():
-            rows += [(number, [""] * len(columns))] * keeps_blank
+            if keeps_blank:
+                rows.append((number, [""] * len(columns)))
             continue
         row = text.split("\t") if len(columns) > 1 else [text]
         if len(row) != len(columns):

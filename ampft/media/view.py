@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ampft.data.dataset import ClassificationData
+from ampft.data.media import media_reference, undecoded_column
+from ampft.data.media_kind import FRAMES_COLUMN, RATE_COLUMN
 from ampft.errors import InputError
+from ampft.kinds.receipt import SHOWN_TEXT, ReceiptRow, cells_of, short, shown_labels
 from ampft.kinds.views import LABEL, MASK_COLUMN, Case
 from ampft.media.images import DECODING_ERRORS, as_rgb, open_image
+from ampft.media.mask_folders import FILE
 from ampft.media.sounds import open_sound, resample
+from ampft.text.escaping import inert
 from ampft.text.page import ShownCase, ShownPicture, ShownSound
 
 if TYPE_CHECKING:
@@ -162,3 +168,20 @@ def _played(found: Any) -> ShownSound:
         peaks=tuple(peaks),
         description=f"{cut}{seconds:.2f} s, {found.rate:,} Hz",
     )
+
+
+def receipt_row(data: ClassificationData, row: int) -> ReceiptRow:
+    """Return a training row: the label and the name of an image or sound."""
+    cells, _ = cells_of(data, row)
+    (column,) = data.input_columns
+    files = undecoded_column(data.splits["train"], column, data.kind)
+    name = str(media_reference(files, "train", row))
+    name = name if len(name) <= SHOWN_TEXT else f"...{name[3 - SHOWN_TEXT :]}"
+    if FRAMES_COLUMN in cells:
+        name += f" ({cells[FRAMES_COLUMN] / cells[RATE_COLUMN]:.2f} s, {cells[RATE_COLUMN]:,} Hz)"
+    return "", shown_labels(data, cells["label"]), inert(name)
+
+
+def mask_receipt_row(data: ClassificationData, row: int) -> ReceiptRow:
+    """Return a training row: the name of an image with a mask."""
+    return "", "", short(str(data.splits["train"][row].get(FILE)), SHOWN_TEXT)

@@ -364,7 +364,7 @@ def restrict_training(loaded: LoadedModel, part: TrainedPartSettings) -> LoadedM
         keep_frozen_in_evaluation(model, _BatchNorm)
         lora = lora_config(model)
         targets = ", ".join(sorted(lora.target_modules))
-        base = ", over a base in 4 bits (NF4)" * has_4bit_layers(model)
+        base = ", over a base in 4 bits (NF4)" if has_4bit_layers(model) else ""
         what = f"LoRA of rank {lora.r} (alpha {lora.lora_alpha}) on {targets}, and the head{base}"
     else:
         if part.train_layers is not None:

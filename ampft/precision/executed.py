@@ -111,7 +111,7 @@ def _describe_kind(kind: str, rows: Iterable[ProductRow]) -> str:
         if row.kind == kind:
             operands = sorted(set(row.inputs)) if len(row.inputs) > 2 else row.inputs
             left, right = operands[0], operands[-1]
-            request = f", by {FLOAT32_MODULES_FLAG}" * row.by_request
+            request = f", by {FLOAT32_MODULES_FLAG}" if row.by_request else ""
             sums = f"{row.accumulator} sums{request}"
             counts[f"{left} x {right} -> {row.output}", sums] += row.count
     if not counts:

@@ -358,8 +358,9 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
             "there is nothing to compare" if is_fp32(mode)
             else "the same weights cannot compute in float32 there"
         )  # fmt: skip
+        fsdp = " and FSDP" if is_sharded(accelerator) else ""
         raise InputError(
-            f"--check_precision with {mode}{' and FSDP' * is_sharded(accelerator)}: {reason}. "
+            f"--check_precision with {mode}{fsdp}: {reason}. "
             "Remove the flag, or use --mixed_precision bf16 or fp16 in a process without FSDP."
         )
     model: nn.Module = accelerator.unwrap_model(prepared.model, keep_torch_compile=False)

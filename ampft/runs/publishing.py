@@ -480,7 +480,7 @@ def push_run(
         again = f"ampft push {shlex.quote(str(folder))} --hub_model_id {name}"
         raise InputError(
             f"{flag}: {name} was not pushed ({_reason(error)}). The run is complete in {folder};"
-            f" to try again: {again}{' --private' * private}"
+            f" to try again: {again}{' --private' if private else ''}"
         ) from None
     return str(url)
 

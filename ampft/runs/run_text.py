@@ -95,19 +95,20 @@ def heading(record: RunRecord) -> str:
     """Return one line per setting: start, device, precision, model, data, steps, ..."""
     sizes = ", ".join(f"{inert(name)} {size:,}" for name, size in record.data.examples.items())
     topology = record.topology
+    placebo = ""
+    if record.model.perturbed:
+        placebo = ", placebo: each initial weight changed by one unit in the last place"
     lines = {
         "started": record.started,
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}"
         + (" each" if topology.num_processes > 1 else "")
-        + ", weights sharded (FSDP2)" * topology.sharded
+        + (", weights sharded (FSDP2)" if topology.sharded else "")
         + (f", compiled by {inert(topology.compiled)}" if topology.compiled else ""),
         "precision": describe_precision(record),
         "executed": f"{record.precision.summary or 'not measured'}{describe_lost_updates(record)}",
         "model": f"{inert(record.model.name)}, {record.model.architecture}, "
-        f"{record.model.parameters / 1e6:.1f} M parameters"
-        + ", placebo: each initial weight changed by one unit in the last place"
-        * record.model.perturbed,
+        f"{record.model.parameters / 1e6:.1f} M parameters" + placebo,
         "data": f"{inert(record.data.name)}: {sizes}"
         + (f"; {outputs_text(record.label_names)}" if record.label_names else ""),
         "steps": describe_steps(record),

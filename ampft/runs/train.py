@@ -13,10 +13,10 @@ from datasets import DatasetDict
 
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import ADAMW
-from ampft.data.receipt import receipt_lines
 from ampft.data.step_batches import StepBatch
 from ampft.engine.optimizer import OPTIMIZERS
 from ampft.engine.step import Losses, apply_step, backward, synchronized_last
+from ampft.kinds.receipt import receipt_lines
 from ampft.models.four_bit import has_4bit_layers, weight_counts
 from ampft.models.weights import perturb_weights
 from ampft.precision.accelerator import is_sharded, numerics
@@ -87,7 +87,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
             "model",
             f"{loaded.name}, {weights:.{1 if weights >= 1 else 3}f} M "
             f"{dtype_name(precision.storage_dtype)}"
-            f"{' and NF4' * has_4bit_layers(loaded.model)} weights",
+            f"{' and NF4' if has_4bit_layers(loaded.model) else ''} weights",
             *loaded.notes,
             *(["code from the model's repository may run"] if args.trust_remote_code else []),
         ),
@@ -97,7 +97,7 @@ def plan_lines(prepared: Prepared) -> list[str]:
             *task.data.notes,
             *task.notes,
         ),
-        *([labelled("read", *lines)] if (lines := receipt_lines(task.data)) else []),
+        *([labelled("read", *lines)] if (lines := receipt_lines(task.data, task.row.kind)) else []),
         _steps_line(prepared),
     ]
 
@@ -127,7 +127,7 @@ def _steps_line(prepared: Prepared) -> str:
 def _describe_device(accelerator: Accelerator, gathers: str) -> str:
     device = accelerator.device
     backend = configured_backend(accelerator)
-    more = f", weights sharded (FSDP2) and gathered in {gathers}" * is_sharded(accelerator)
+    more = f", weights sharded (FSDP2) and gathered in {gathers}" if is_sharded(accelerator) else ""
     more += "" if backend is None else f", compiled by {backend}"
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} x {accelerator.num_processes}{more}"

@@ -12,6 +12,7 @@ WORDS = Kind(
     ask=lazy_function("ampft.doors.pipeline_answers:ask_words"),
     samples=lazy_function("ampft.kinds.rows:sample_sentences"),
     view=lazy_function("ampft.words.view:show_sentence"),
+    receipt_row=lazy_function("ampft.words.view:receipt_row"),
     new_output=lazy_function("ampft.words.tensors:sentence_output"),
     units="words, which have a class each",
     flags=OF_WORDS,

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ampft.data.dataset import ClassificationData
 from ampft.decision import OUTSIDE, entities, is_bio
+from ampft.kinds.receipt import SHOWN_NAME, SHOWN_TEXT, ReceiptRow, cells_of, short
 from ampft.kinds.views import LABEL, Case
 from ampft.text.page import ShownCase, Span, Tagging
 
@@ -57,3 +59,17 @@ def _tagging(title: str, spans: Sequence[FoundSpan], shared: Set[FoundSpan]) -> 
             if span[1] < MOST_WORDS
         ),
     )
+
+
+def receipt_row(data: ClassificationData, row: int) -> ReceiptRow:
+    """Return a training row: its words with their tags, without O where tags form entities."""
+    cells, place = cells_of(data, row)
+    names = data.label_names
+    (words,) = data.splits["train"].select_columns(list(data.input_columns))[row].values()
+    plain = OUTSIDE if is_bio(names) else None
+    shown: list[str] = []
+    for word, code in zip(words, cells["label"], strict=True):
+        shown.append(short(word if names[code] == plain else f"{word}/{names[code]}", SHOWN_NAME))
+        if len(" ".join(shown)) > SHOWN_TEXT:
+            break
+    return place, "", " ".join(shown) + (" ..." if len(shown) < len(words) else "")

@@ -21,16 +21,21 @@ from tiny_files import GOOD, ROWS, csv_of, load, rows_of
 
 from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
-from ampft.data.receipt import receipt_lines
 from ampft.errors import InputError
+from ampft.kinds.receipt import receipt_lines
 from ampft.media.images import as_rgb, open_image
 from ampft.media.masks import MaskError, mask_values
 from ampft.media.sounds import open_sound
+from ampft.tasks.table import TASKS, default_task
 
 SHAPE = (4, 6)
 ROAD, SKY = (128, 64, 128), (70, 130, 180)
 COLORS = f"Road {' '.join(map(str, ROAD))}\nSky {' '.join(map(str, SKY))}\n"
 BLACK_AND_WHITE = "ground 0 0 0\nlesion 255 255 255\n"
+
+
+def read_back(data):
+    return receipt_lines(data, TASKS[default_task(data.kind)].kind)
 
 
 def grey(*values):
@@ -299,7 +304,7 @@ def test_places_of_spans_that_are_counted_otherwise(tmp_path, text, start, end, 
         at = row["text"].index("Rita")
         row["label"] = [[str(at), str(at + 4), "PER"]]  # as some programs write numbers
     data = load(tmp_path, "\n".join(map(json.dumps, rows)), "right.jsonl")
-    assert all("Rita/B-PER" in line for line in receipt_lines(data)[1:])
+    assert all("Rita/B-PER" in line for line in read_back(data)[1:])
 
 
 def test_particles_of_one_letter_are_no_shift(tmp_path):
@@ -414,20 +419,20 @@ def test_other_endings_of_images(tmp_path, ending, kind):
 
 def test_the_plan_reads_cells_back(tmp_path):
     rows = [("row\u202e 0 " + "x" * 80, "b"), *ROWS]
-    lines = receipt_lines(load(tmp_path, csv_of(rows)))
+    lines = read_back(load(tmp_path, csv_of(rows)))
     assert lines[0] == "b 51.2 %, a 48.8 % of 41 training rows"
     assert lines[1].startswith("first  line 2   b  row\\u202e 0 xxx")
     assert lines[1].endswith("x...")
     assert lines[2] == "last   line 42  b  text 39"
-    lines = receipt_lines(load(tmp_path, GERMEVAL * 2, "t.conll"))
+    lines = read_back(load(tmp_path, GERMEVAL * 2, "t.conll"))
     assert lines[0].startswith("O 33.3 %, B-ORG 33.3 %")
     assert lines[2] == "last   line 7  im FC/B-ORG Ulm/I-ORG"
     none = {"validation_fraction": 0.0, "test_fraction": 0.0}
-    assert not receipt_lines(load_data(ClassifyArguments(max_train_samples=20)))
+    assert not read_back(load_data(ClassifyArguments(max_train_samples=20)))
     load_masks(tmp_path, grey(0, 255), BLACK_AND_WHITE)
     names = tmp_path / "names.txt"
     data = load_data(ClassifyArguments(dataset_name=tmp_path, class_names_file=names, **none))
-    assert receipt_lines(data) == [
+    assert read_back(data) == [
         "ground (0, 0, 0) 70.8 %, lesion (255, 255, 255) 29.2 % of 96 training pixels",
         "first  images/0.png",
         "last   images/3.png",

@@ -10,9 +10,10 @@ from tiny_files import csv_of, load
 
 from ampft.data.dataset import number_strata
 from ampft.data.load import load_data
-from ampft.data.receipt import receipt_lines
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
+from ampft.kinds.receipt import receipt_lines
+from ampft.tasks.table import TASKS, default_task
 
 NUMBERS = [*np.random.default_rng(0).normal(1990, 3, 38).tolist(), -1.0, 1e-7]
 TEXTS = [f"text {index}" for index in range(40)]
@@ -38,7 +39,7 @@ def test_every_format_has_the_same_numbers_to_the_last_bit(tmp_path):
         assert data.labels("train").tolist() == NUMBERS, name  # also -1, which is no class
         assert data.label_names == ("score",)
         prints.add(data.fingerprints["train"])
-        lines = receipt_lines(data)
+        lines = receipt_lines(data, TASKS[default_task(data.kind)].kind)
         assert lines[0].startswith("score from -1 to 199")
         assert lines[1].split()[3].startswith("19")
     assert len(prints) == 1

@@ -274,7 +274,7 @@ def environment(record: RunRecord) -> dict[str, str]:
         "device": f"{topology.device}, {counted(topology.num_processes, 'process')}, "
         f"{counted(topology.cpu_threads, 'CPU thread')}"
         + (" each" if topology.num_processes > 1 else "")
-        + ", weights sharded (FSDP2)" * topology.sharded
+        + (", weights sharded (FSDP2)" if topology.sharded else "")
         + (f", compiled by {topology.compiled}" if topology.compiled else ""),
         **_machine(hardware),
         "Python": record.versions.get("python", "unknown"),

@@ -389,7 +389,7 @@ def recommendation_condition(comparison: Comparison) -> str:
     else:
         evidence = f"{counted(seeds, 'seed')} and {cases}"
     on_machine = comparison.kind in (TRAINING, INFERENCE) and not comparison.has_one_model_each
-    machine = ", on this machine" * on_machine
+    machine = ", on this machine" if on_machine else ""
     return (
         f"This holds if differences of up to {units.margin_with_unit} in {units.title} do not "
         f"matter to you. It rests on {evidence}{machine}."

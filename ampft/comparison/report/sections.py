@@ -208,8 +208,7 @@ def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
         f"With {counted(len(comparison.seeds), 'seed')}, a loss of {detectable:.0f} points at "
         f"every seed in a subgroup of usual size ({first.usual_size:,} {first.noun}) would be "
         "found with a probability of 80 %; smaller ones may be there."
-        + " Compare with the placebo."
-        * any(arm.is_placebo for arm, _ in examined),
+        + (" Compare with the placebo." if any(arm.is_placebo for arm, _ in examined) else ""),
         left=3,
     )
 
@@ -317,7 +316,7 @@ def method_paragraphs(comparison: Comparison) -> tuple[str, ...]:
         if any(each.kind in (*DISTURBED, "own_gpus") for each in comparison.stamps):
             order = SIDE_BY_SIDE
         per_example = f" {PER_EXAMPLE}" if comparison.noun == "arm" else ""
-        interval = f" {SPEED_INTERVAL}" * comparison.planned
+        interval = f" {SPEED_INTERVAL}" if comparison.planned else ""
         parts.append(f"{order} {SPEED}{per_example}{interval}".format(noun=comparison.noun))
     elif comparison.kind == INFERENCE:
         parts.append(f"{LATENCY} {SPEED_INTERVAL}".format(noun=comparison.noun))

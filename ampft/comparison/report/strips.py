@@ -72,7 +72,7 @@ def _differences(
     has_band = any(arm.is_placebo and arm.difference for arm, _ in pairs)
     return Column(
         name=name,
-        heading=f"difference{' in fp32' * of_fp32}{units.difference_suffix}",
+        heading=f"difference{' in fp32' if of_fp32 else ''}{units.difference_suffix}",
         scale=difference_scale(axis, units),
         strips={
             arm.name: difference_strip(comparison, arm, style, axis, of_fp32=of_fp32)
@@ -212,13 +212,15 @@ def _classes(comparison: Comparison, pairs: Pairs) -> Column:
         parts += [style.mark(axis.percent(value), "50%") for style, value in differences]
         shown = ", ".join(f"{style.name} {points(value)}" for style, value in differences)
         strips[row.name] = _strip(parts, f"{one_line(row.name) or 'blank'}: {shown}")
+    explanation = ""
+    if any(arm.is_placebo for arm, _ in others):
+        explanation = f"Compare the marks of {comparison.an_arm} with the marks of the placebo."
     return Column(
         name="classes",
         heading="difference, points",
         scale=difference_scale(axis),
         strips=strips,
-        explanation=f"Compare the marks of {comparison.an_arm} with the marks of the placebo."
-        * any(arm.is_placebo for arm, _ in others),
+        explanation=explanation,
     )
 
 

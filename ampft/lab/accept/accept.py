@@ -173,7 +173,11 @@ def plan(machine: Machine, folder: Path, *, compiled: bool) -> Iterator[Planned]
     def train(name: str, kind: str, mode: str, *extra: str, steps: int = STEPS) -> Planned:
         made = command(name, kind, mode, steps=steps)
         flags = ("--mixed_precision", mode, "--max_train_steps", str(steps), *extra)
-        place = ("--output_dir", str(made.done.folder), *["--use_cpu"] * machine.cpu_only)
+        place = (
+            "--output_dir",
+            str(made.done.folder),
+            *(["--use_cpu"] if machine.cpu_only else []),
+        )
         return replace(made, words=("-m", "ampft", "train", *settings(folder), *flags, *place))
 
     def without(planned: Planned, reason: str) -> Planned:
@@ -191,7 +195,7 @@ def plan(machine: Machine, folder: Path, *, compiled: bool) -> Iterator[Planned]
     yield without(train(f"{low}, LoRA", "adapters", low, "--lora_r", "4"), no_peft)
     yield from _launched(machine, train)
     trained = folder / f"fp32-{STEPS}-steps"
-    use_cpu = ["--use_cpu"] * machine.cpu_only
+    use_cpu = ["--use_cpu"] if machine.cpu_only else []
     yield command(
         "predict", "predict", "fp32", "-m", "ampft", "predict", "--model", str(trained),
         str(folder / TEST), "--output_file",

@@ -88,7 +88,7 @@ def print_run_audit(line: CommandLine[RunAuditFlags]) -> None:
     moved = {f.name: getattr(args, f.name) for f in fields(MovedDataFlags)}
     moved["model_name_or_path"] = args.model_name_or_path
     flags = [f"--{name}={value}" for name, value in moved.items() if value is not None]
-    flags += ["--trust_remote_code"] * args.trust_remote_code
+    flags += ["--trust_remote_code"] if args.trust_remote_code else []
     audited = audit_run(folder, flags, steps=check_steps("steps", args.steps), cpu=args.use_cpu)
     if PartialState().is_main_process:
         print_line(audit_text(audited))

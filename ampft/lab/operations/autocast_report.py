@@ -303,7 +303,7 @@ def examine_autocast(
 def format_operations(report: OperationsReport) -> str:
     """Return the report as text, at most `WIDTH` columns wide."""
     as_cuda = report.execution == "emulated" and report.table == "cuda"
-    emulated = ", as CUDA's autocast" * as_cuda
+    emulated = ", as CUDA's autocast" if as_cuda else ""
     parts = [
         "\n".join(
             [

@@ -14,28 +14,29 @@ from ampft.data.dataset import (
     number_labels,
     row_labels,
 )
-from ampft.data.media import MEDIA, media_reference, undecoded_column
-from ampft.data.media_kind import FRAMES_COLUMN, RATE_COLUMN
 from ampft.data.splits import FILE_COLUMN, NUMBER_COLUMNS
-from ampft.decision import OUTSIDE, is_bio
 from ampft.errors import listed
+from ampft.kinds import Kind
 from ampft.text.escaping import inert
 
-FILE = "file"  # column of a split of masks
 SHOWN_CLASSES = 6
 SHOWN_TEXT, SHOWN_NAME = 56, 24  # characters of a text and of a label
+ReceiptRow = tuple[str, str, str]  # where a row was read, its label, and its input
 
 
-def receipt_lines(data: ClassificationData) -> list[str]:
+def receipt_lines(data: ClassificationData, kind: Kind) -> list[str]:
     """Return the classes with their shares, and the first and the last training row.
 
     Built-in data, which a user does not write, have no lines.
+
+    Args:
+        kind: Kind of the data, which shows its rows.
     """
     if data.shared_with_train is None:
         return []
     rows = len(data.splits["train"])
     ends = dict.fromkeys([("first", 0), ("last", rows - 1)] if rows > 1 else [("only", 0)])
-    cells = [(name, *_row(data, row)) for name, row in ends]
+    cells = [(name, *kind.receipt_row(data, row)) for name, row in ends]
     width = [max(len(cell[column]) for cell in cells) for column in range(3)]
     return [_shares(data), *("  ".join(_padded(cell, width)) for cell in cells)]
 
@@ -53,7 +54,7 @@ def _shares(data: ClassificationData) -> str:
     if data.number_name is not None:
         numbers = number_labels(train)
         return (
-            f"{_short(data.number_name, SHOWN_NAME)} from {numbers.min():g} to {numbers.max():g}, "
+            f"{short(data.number_name, SHOWN_NAME)} from {numbers.min():g} to {numbers.max():g}, "
             f"mean {numbers.mean():.4g}, of {len(train):,} training rows"
         )
     if data.masks is not None:
@@ -67,66 +68,45 @@ def _shares(data: ClassificationData) -> str:
         what = "words" if data.kind == TOKEN else "rows"
     total = len(train) if what == "rows" else counts.sum()
     order = np.argsort(-counts, kind="stable")
-    shares = [f"{_short(names[i], SHOWN_NAME)} {100 * counts[i] / total:.1f} %" for i in order]
-    several = what == "rows" and has_several_labels(train)
+    shares = [f"{short(names[i], SHOWN_NAME)} {100 * counts[i] / total:.1f} %" for i in order]
     rest = ""
     if len(shares) > SHOWN_CLASSES:
         rest = f"; least: {shares[-1]}"
-    return (
-        f"{listed(shares, limit=SHOWN_CLASSES)}{rest} of {int(total):,} training {what}"
-        f"{', which can have several' * several}"
-    )
+    if what == "rows" and has_several_labels(train):
+        what = "rows, which can have several"
+    return f"{listed(shares, limit=SHOWN_CLASSES)}{rest} of {int(total):,} training {what}"
 
 
-def _row(data: ClassificationData, row: int) -> tuple[str, str, str]:
-    """Return where a training row is, its label, and its input."""
+def cells_of(data: ClassificationData, row: int) -> tuple[dict[str, Any], str]:
+    """Return the cells of a training row besides its inputs, and where it was read."""
     train = data.splits["train"]
-    if data.masks is not None:
-        return "", "", _short(str(train[row].get(FILE)), SHOWN_TEXT)
     columns = [name for name in train.column_names if name not in data.input_columns]
     cells = train.select_columns(columns)[row]
     unit = next((name for name in NUMBER_COLUMNS if name in cells), None)
     place = "" if unit is None else f"{unit.removeprefix('ampft_')} {cells[unit]}"
     if FILE_COLUMN in cells:
         place = f"{cells[FILE_COLUMN]} {place}"
-    codes, names = cells["label"], data.label_names
-    if data.kind == TOKEN:
-        (words,) = train.select_columns(list(data.input_columns))[row].values()
-        return place, "", _tagged(words, [names[code] for code in codes], names)
-    several = codes if isinstance(codes, list) else [codes]
+    return cells, place
+
+
+def shown_labels(data: ClassificationData, codes: Any) -> str:
+    """Return the labels of a row."""
     if data.number_name is not None:
-        label = f"{codes:g}"
-    else:
-        label = listed([_short(names[code], SHOWN_NAME) for code in several])
-    if data.kind in MEDIA:
-        return "", label or "(no label)", _file(data, row, cells)
-    inputs = train.select_columns(list(data.input_columns))[row].values()
-    texts = [_short(str(text), SHOWN_TEXT // len(data.input_columns)) for text in inputs]
-    return place, label or "(no label)", " | ".join(texts)
+        return f"{codes:g}"
+    several = codes if isinstance(codes, list) else [codes]
+    names = listed([short(data.label_names[code], SHOWN_NAME) for code in several])
+    return names or "(no label)"
 
 
-def _file(data: ClassificationData, row: int, cells: dict[str, Any]) -> str:
-    (column,) = data.input_columns
-    files = undecoded_column(data.splits["train"], column, data.kind)
-    name = str(media_reference(files, "train", row))
-    name = name if len(name) <= SHOWN_TEXT else f"...{name[3 - SHOWN_TEXT :]}"
-    if FRAMES_COLUMN in cells:
-        name += f" ({cells[FRAMES_COLUMN] / cells[RATE_COLUMN]:.2f} s, {cells[RATE_COLUMN]:,} Hz)"
-    return inert(name)
+def text_row(data: ClassificationData, row: int) -> ReceiptRow:
+    """Return a row of texts."""
+    cells, place = cells_of(data, row)
+    inputs = data.splits["train"].select_columns(list(data.input_columns))[row].values()
+    texts = [short(str(text), SHOWN_TEXT // len(data.input_columns)) for text in inputs]
+    return place, shown_labels(data, cells["label"]), " | ".join(texts)
 
 
-def _tagged(words: Sequence[str], tags: Sequence[str], names: Sequence[str]) -> str:
-    """Return words with their tags, without O where tags form entities."""
-    plain = OUTSIDE if is_bio(names) else None
-    shown: list[str] = []
-    for word, tag in zip(words, tags, strict=True):
-        shown.append(_short(word if tag == plain else f"{word}/{tag}", SHOWN_NAME))
-        if len(" ".join(shown)) > SHOWN_TEXT:
-            break
-    return " ".join(shown) + (" ..." if len(shown) < len(words) else "")
-
-
-def _short(text: str, limit: int) -> str:
+def short(text: str, limit: int) -> str:
     """Return the beginning of a text on one line, without characters that change a terminal."""
     line = " ".join(text[: 4 * limit].split())
     return inert(line if len(line) <= limit else f"{line[: limit - 3]}...")
