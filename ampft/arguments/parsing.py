@@ -118,8 +118,8 @@ def complete_arguments(
     Raises:
         InputError: A setting conflicts with another.
     """
-    if arguments.evaluated and arguments.train_file is None:
-        arguments = _with_rows_for_chance(arguments)
+    if arguments.evaluated:
+        arguments = _with_rows_for_chance(arguments, given)
     of_model = arguments.settings_of_model(given)
     name, task = arguments.dataset_name, of_model.get("task", arguments.task)
     if name is None and arguments.train_file is None and not in_memory:
@@ -156,8 +156,17 @@ def complete_arguments(
     return arguments
 
 
-def _with_rows_for_chance(arguments: ClassifyArguments) -> ClassifyArguments:
-    """Return settings of a run without training whose rows for chance are those evaluated."""
+def _with_rows_for_chance(
+    arguments: ClassifyArguments, given: Collection[str]
+) -> ClassifyArguments:
+    """Return settings of a run without training, whose rows for chance are those evaluated.
+
+    Rows are held out only if the user asks for it.
+    """
+    if "validation_fraction" not in given:
+        arguments = dataclasses.replace(arguments, validation_fraction=0.0)
+    if arguments.train_file is not None:
+        return arguments
     files = {"validation": arguments.validation_file, "test": arguments.test_file}
     named = [files[split] for split in (*arguments.evaluated, *files) if files[split]]
     return dataclasses.replace(arguments, train_file=named[0]) if named else arguments

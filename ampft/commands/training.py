@@ -26,6 +26,10 @@ def train(line: CommandLine[ClassifyArguments]) -> None:
         unlabelled = find_unlabelled_rows(arguments)
     remaining = arguments if unlabelled is None else unlabelled.remaining
     run = None if remaining is None else train_run(remaining)
+    if arguments.evaluated and unlabelled is None and run is not None:
+        from ampft.runs.unlabelled_rows import rows_left_out
+
+        unlabelled = rows_left_out(arguments, run.prepared.task.data.splits)
     folder = None if run is None or run.folder is None else run.folder.path
     if folder is not None:
         print_line(next_step_line(folder))

@@ -122,7 +122,10 @@ def assemble(
         }
     splits, split_notes = with_missing_splits(parts, strata_of(parts["train"]), groups, request)
     of_train = ["train", *(split for split in splits if split not in rows)]
-    shared_notes, shared = _shared_rows(rows, digests, exact, refuse=request.fail_on_leak)
+    compared = {
+        s: part for s, part in rows.items() if s != "train" or not request.trains_on_evaluated
+    }
+    shared_notes, shared = _shared_rows(compared, digests, exact, refuse=request.fail_on_leak)
     # What is said of training rows has no meaning without a training.
     is_silent = bool(ordered or columns.labels.numbers or request.evaluated)
     text_notes = None if request.evaluated else TEXT_NOTES.get()

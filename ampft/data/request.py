@@ -250,6 +250,12 @@ class DataRequest(HubSettings):
         return ()
 
     @property
+    def trains_on_evaluated(self) -> bool:
+        """Whether a run without training has no other training rows than those it reports on."""
+        of_report = (self.validation_file, self.test_file)
+        return bool(self.evaluated) and self.train_file is not None and self.train_file in of_report
+
+    @property
     def evaluated_run(self) -> str | None:
         """Folder of the run whose model is evaluated as it is; None for other models."""
         return None
@@ -322,7 +328,15 @@ class DataRequest(HubSettings):
         Raises:
             InputError: `named_files` rejects a name.
         """
-        return {split: named_files(names, f"--{split}_file") for split, names in self.files.items()}
+        return {
+            split: named_files(names, self.flag_of(split)) for split, names in self.files.items()
+        }
+
+    def flag_of(self, split: str) -> str:
+        """Return the flag that names the files of a split."""
+        if split == "train" and self.trains_on_evaluated:
+            split = "validation" if self.train_file == self.validation_file else "test"
+        return f"--{split}_file"
 
 
 def refuse_unused_options(request: DataRequest, unused: Sequence[str], source: str) -> None:

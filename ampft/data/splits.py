@@ -147,6 +147,8 @@ def with_missing_splits(
     not_made["max_drawn_samples"] = all(not_made.values())
     # 0 asks for no such split, so nothing is ignored.
     ignored = [name for name in not_made if not_made[name] and getattr(request, name)]
+    own_notes = _own_validation_notes(parts, request)
+    ignored = [name for name in ignored if name != "validation_fraction"]
     refuse_unused_options(request, ignored, "data with splits of their own, or with --folds")
     limits = (request.max_train_samples, request.max_eval_samples, request.max_predict_samples)
     seed_notes = []
@@ -178,7 +180,22 @@ def with_missing_splits(
         for split, rows in made.items()
     }
     splits = {**parts, **splits}
-    return {split: splits[split] for split in LIMITS if split in splits}, [*notes, *seed_notes]
+    every = [*notes, *own_notes, *seed_notes]
+    return {split: splits[split] for split in LIMITS if split in splits}, every
+
+
+def _own_validation_notes(parts: Mapping[str, Dataset], request: DataRequest) -> list[str]:
+    """Return a note if the data have the validation split that was to be held out.
+
+    Scripts of transformers hold rows out only where the data have no such split.
+    """
+    fraction = request.validation_fraction
+    if "validation" not in parts or fraction in (0, DataRequest.validation_fraction):
+        return []
+    return [
+        f"--validation_fraction {fraction:g} holds nothing out: the data have a validation split "
+        "of their own, which is used."
+    ]
 
 
 def _evaluated_splits(
@@ -196,9 +213,9 @@ def _evaluated_splits(
     Raises:
         InputError: A split is missing.
     """
-    splits, notes = dict(parts), list[str]()
-    asks = request.validation_fraction not in (0, DataRequest.validation_fraction)
-    if asks and {"validation", "test"}.isdisjoint(parts):
+    splits, notes = dict(parts), _own_validation_notes(parts, request)
+    holds_out = request.validation_fraction > 0 and not request.trains_on_evaluated
+    if holds_out and "validation" in request.evaluated and "validation" not in parts:
         made, notes = missing_splits(
             strata, groups, frozenset(parts), replace(request, test_fraction=0.0)
         )
@@ -211,7 +228,7 @@ def _evaluated_splits(
     if asked == ["validation", "test"] and "test" not in splits and has_source:
         asked.remove("test")
         notes.append(
-            f"There are no test rows with labels, so none are predicted. "
+            f"There are no test rows with labels, so no report has them. "
             f"{unlabelled_advice(request)}"
         )
     for split in asked:
@@ -232,7 +249,8 @@ def unlabelled_advice(request: DataRequest) -> str:
     if model is None or file is None:
         return (
             "`ampft predict` predicts rows without labels, with the folder that a training, or an "
-            "evaluation on rows with labels, has written."
+            "evaluation on rows with labels, has written; `ampft train --do_eval --do_predict` "
+            "predicts them after such an evaluation."
         )
     files = map(str, named_files(file, "--test_file"))
     command = shlex.join(["ampft", "predict", "--model", model, *files])

@@ -106,8 +106,28 @@ def read_tables(
     ]
     if request.files:
         counts += [f"{name}: no rows of this file are used." for name in empty]
+    _check_number_of_texts(columns, request)
     read = [note for parts in tables.values() for table in parts for note in table.notes]
     return rows, columns, [*notes, *counts, *read, *choice_notes, *unlabelled]
+
+
+def _check_number_of_texts(columns: DataColumns, request: DataRequest) -> None:
+    """Check that a run without training reads as many texts per row as its model was trained on.
+
+    Raises:
+        InputError: The model read single texts and the rows have pairs, or the other way round.
+    """
+    trained = split_names(request.model_columns.get("text_column_names")) or ()
+    if columns.kind != TEXT or not trained or len(trained) == len(columns.inputs):
+        return
+    names = ("single texts", "pairs of texts")
+    before, now = (names[len(each) - 1] for each in (trained, columns.inputs))
+    needed = "one column" if len(trained) == 1 else "two columns"
+    raise InputError(
+        f"--text_column_names: the model was trained on {before} ({', '.join(trained)}), and "
+        f"{quoted_list(columns.inputs)} would be read as {now}. Name {needed} of the data with "
+        "--text_column_names, or choose other data."
+    )
 
 
 def _with_model_columns(request: DataRequest, available: Sequence[str]) -> DataRequest:

@@ -616,7 +616,8 @@ ROWS: dict[str, Row] = {
     "eval_file": _renamed("validation_file"),
     "train_val_split": Row(
         CONVERTED,
-        "--validation_fraction, unless there is a file or folder of validation data",
+        "--validation_fraction, unless there is a file or folder of validation data; a validation "
+        "split of the data wins, and that is said",
         convert=_held_out,
     ),
     "push_to_hub_model_id": _renamed("hub_model_id"),

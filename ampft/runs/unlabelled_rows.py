@@ -6,7 +6,7 @@ A run reports on its test rows, so it needs their labels.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,7 +57,9 @@ class UnlabelledRows:
         Raises:
             InputError: The rows or the output cannot be used.
         """
-        args, model = self.args, str(self.args.model_name_or_path)
+        args, model = self.args, Path(str(self.args.model_name_or_path))
+        if folder is not None and not (model / CONTRACT_NAME).is_file():
+            model = folder  # the same model, with what an evaluation adds to it
         training_device(cpu=args.use_cpu)
         restore_cpu_threads(args.cpu_threads, num_processes=1)
         output = Path(str(args.output_dir)) if folder is None else folder
@@ -66,13 +68,26 @@ class UnlabelledRows:
         if args.overwrite_output_dir:
             target.unlink(missing_ok=True)
         print_line(labelled("test", self._line()))
-        predict_file(model, replace(_request(args, self.file), output_file=str(target)))
+        predict_file(str(model), replace(_request(args, self.file), output_file=str(target)))
 
     def _line(self) -> str:
         if self.number is None:
             return f"{self.file} has no labels, so all rows are predicted without a report"
         lacking = f"{self.file} lacks a label in {counted(self.number, 'row')}"
         return f"{lacking}, so all rows are predicted, and no report of a run has them"
+
+
+def rows_left_out(args: ClassifyArguments, splits: Iterable[str]) -> UnlabelledRows | None:
+    """Return the test file that an evaluation left out because it has no labels; None for none.
+
+    Args:
+        args: Settings of the evaluation.
+        splits: Names of the splits that it has.
+    """
+    if "test" not in args.evaluated or args.test_file is None or "test" in splits:
+        return None
+    files = named_files(args.test_file, "--test_file")
+    return UnlabelledRows(files[0], None, args) if len(files) == 1 else None
 
 
 def find_unlabelled_rows(args: ClassifyArguments) -> UnlabelledRows | None:

@@ -103,7 +103,6 @@ def test_limits_keep_all_classes_of_a_sorted_file(tmp_path):
 @pytest.mark.parametrize(
     ("own", "options", "flag"),
     [
-        (("validation", "test"), {"validation_fraction": 0.3}, "--validation_fraction"),
         (("test",), {"test_fraction": 0.3}, "--test_fraction"),
         (("validation",), {"test_fraction": 0.3}, "--test_fraction"),
         ((), {"folds": 2, "test_fraction": 0.3}, "--test_fraction"),
@@ -115,6 +114,17 @@ def test_settings_of_splits_that_are_not_made_are_refused(own, options, flag, tm
     files = {f"{split}_file": path for split in ("train", *own)}
     with pytest.raises(InputError, match=rf"{flag} has no effect"):
         load_data(DataRequest(**files, **options))
+
+
+@pytest.mark.parametrize("own", [("validation",), ("validation", "test"), ("test",)])
+def test_a_validation_split_of_the_data_wins(own, tmp_path):
+    path = write(tmp_path)
+    files = {f"{split}_file": path for split in ("train", *own)}
+    data = load_data(DataRequest(**files, validation_fraction=0.3))
+    held_out = 30 if own == ("test",) else 0
+    assert len(data.splits["train"]) == 100 - held_out
+    said = [note for note in data.notes if note.startswith("--validation_fraction 0.3 holds not")]
+    assert len(said) == (not held_out)
 
 
 @pytest.mark.parametrize(

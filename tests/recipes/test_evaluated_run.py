@@ -298,6 +298,75 @@ def test_test_rows_without_labels_are_predicted(case, run, files, tmp_path):
     assert "Remove the flag" in refused.stderr
 
 
+def test_rows_without_labels_of_a_model_that_ampft_did_not_train(run, files, tmp_path):
+    model = plain_copy(run.folder, tmp_path / "model", ["fruit", "metal", "river"])
+    out, file = (
+        tmp_path / "out",
+        without_labels(files / "test.csv", tmp_path / "u.csv", "no column"),
+    )
+    words = ("--validation_file", files / "validation.csv", "--test_file", file, "--do_eval")
+    done = succeeded(evaluate(model, out, *words, "--do_predict"))
+    assert_same_weights(run.folder, out)
+    assert record_of(out)["metrics"]["split"] == "validation"
+    table = pq.read_table(out / "test_predictions.parquet").to_pydict()
+    assert table["prediction"] == pipeline_labels(model, sentences(files / "test.csv")[0])
+    assert "so all rows are predicted without a report" in " ".join(done.stdout.split())
+    refused = evaluate(model, tmp_path / "none", "--test_file", file, "--do_predict")
+    assert refused.returncode == 2
+    assert "`ampft train --do_eval --do_predict` predicts them after such an" in refused.stderr
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_model_of_single_texts_is_not_evaluated_on_pairs_nor_the_reverse(
+    pairs, run, files, tiny_model, run_once, tmp_path
+):
+    folder = with_more_columns(files, tmp_path / "files")
+    two = ("--text_column_names", "title,body", "--label_column_name", "kind")
+    one = ("--text_column_names", "title", "--label_column_name", "kind")
+    if pairs:
+        words = [w for w in text_settings(folder, tiny_model, Path("run")) if w != "run"]
+        words.remove("--output_dir")
+        more = (*two, "--max_train_steps", 2, "--no-baseline")
+        run = run_once("pairs", lambda at: call_here(CLASSIFY, *words, "--output_dir", at, *more))
+    data = ("--validation_file", folder / "validation.csv", "--do_eval")
+    done = evaluate(run.folder, tmp_path / "out", *data, *(one if pairs else two))
+    assert done.returncode == 2
+    trained = "pairs of texts (title, body)" if pairs else "single texts (text)"
+    assert f"the model was trained on {trained}, and " in done.stderr
+    assert not (tmp_path / "out").exists()
+    succeeded(evaluate(run.folder, tmp_path / "out", *data, *(two if pairs else one)))
+
+
+def test_rows_that_are_evaluated_are_not_said_to_leak(run, files, tmp_path):
+    out, data = tmp_path / "out", ("--validation_file", files / "validation.csv", "--do_eval")
+    done = succeeded(evaluate(run.folder, out, *data, "--fail_on_leak"))
+    assert "have inputs that train has too" not in " ".join(done.stdout.split())
+    train = ("--train_file", files / "validation.csv", "--test_file", files / "test.csv")
+    copied = rewritten(files / "test.csv", tmp_path / "t.csv", dict.fromkeys(
+        ("fruit", "metal", "river"), "fruit"))  # fmt: skip
+    leaks = evaluate(run.folder, tmp_path / "no", "--train_file", copied, *train[2:],
+                     "--do_predict", "--fail_on_leak")  # fmt: skip
+    assert leaks.returncode == 2
+    assert "have inputs that train has too" in leaks.stderr
+
+
+def test_the_file_that_is_refused_is_named_by_its_flag(run, tmp_path):
+    (tmp_path / "a.txt").write_text("a text")
+    done = evaluate(
+        run.folder, tmp_path / "out", "--validation_file", tmp_path / "a.txt", "--do_eval"
+    )
+    assert done.returncode == 2
+    assert "--validation_file: received" in done.stderr
+
+
+@pytest.mark.parametrize("share", ["0.1", "0.25"])
+def test_a_share_is_held_out_if_the_data_have_no_validation_split(share, run, files, tmp_path):
+    words = ("--train_file", files / "train.csv", "--do_eval", "--train_val_split", share)
+    succeeded(evaluate(run.folder, tmp_path / "out", *words))
+    assert record_of(tmp_path / "out")["data"]["examples"]["validation"] == 140 * float(share)
+
+
 @pytest.mark.parametrize("case", ["no column", "some empty"])
 def test_validation_rows_beside_test_rows_without_labels(case, run, files, tmp_path):
     out, file = tmp_path / "out", without_labels(files / "test.csv", tmp_path / "u.csv", case)

@@ -149,7 +149,7 @@ def open_tables(
         split: [
             open_table(
                 path,
-                flag=FLAGS[split],
+                flag=request.flag_of(split),
                 encoding=request.encoding,
                 sheet=request.sheet_name,
                 other_reader=other_reader,
