@@ -10,7 +10,7 @@ from ampft.arguments.help_text import Help
 from ampft.commands.extension_points import CARD_SECTION, FOLDER_REPORTS
 from ampft.errors import InputError
 from ampft.flag import REQUIRED, flag, positional
-from ampft.text.terminal import labelled, print_line
+from ampft.text.terminal import fit_terminal, labelled, print_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def report(line: CommandLine[ReportFlags]) -> None:
     if other is None:
         from ampft.runs.run_text import format_run
 
-        print_line(format_run(line.flags.run))
+        print_line(fit_terminal(format_run(line.flags.run)))
         return
     print_line(other.text(folder))
     if output_file is not None and other.write_page is not None:

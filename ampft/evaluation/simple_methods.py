@@ -54,14 +54,14 @@ def methods_table(
         header=(
             "method",
             *(problem.metrics[name].title for name in names),
-            f"minus the fine-tuned ({unit}, 95 %)",
+            "difference",
             "seconds",
         ),
         rows=[
             row(FINE_TUNED, fine_tuned, None, seconds),
             *(row(m.name, m.metrics, m.difference, m.seconds) for m in methods if m.metrics),
         ],
-        title="Simple methods on the same rows",
+        title=f"Simple methods on the same rows; differences in {unit}, with 95 % intervals",
         note=" ".join(missing),
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shutil
 import sys
 import textwrap
 import warnings
@@ -15,6 +17,7 @@ from ampft.signals import raise_if_heard
 from ampft.text.escaping import printable
 
 WIDTH, INDENT = 100, 11
+_LABEL = re.compile(rf"(?=\w.{{{INDENT - 2}}} \S)\w+ +\S")  # a word, padded to the indentation
 
 
 def quiet_optional_packages() -> None:
@@ -82,6 +85,40 @@ def labelled(label: str, *texts: str) -> str:
         break_on_hyphens=False,
     )
     return label.ljust(INDENT) + "\n".join(map(wrapper.fill, texts))[INDENT:]
+
+
+def fit_terminal(text: str, width: int | None = None) -> str:
+    """Return a text whose lines of words fit into the terminal; tables stay as they are.
+
+    Args:
+        text: Lines, of which those after a label as `labelled` writes it may be continued.
+        width: Columns; None for those of the terminal, or any number if output goes elsewhere.
+    """
+    if width is None:
+        if not sys.stdout.isatty():
+            return text
+        width = shutil.get_terminal_size().columns
+    lines: list[str] = []
+    for line in text.splitlines():
+        is_continued = line[:INDENT].isspace() and line[INDENT:] == line.lstrip()
+        if is_continued and lines and _LABEL.match(lines[-1]):
+            lines[-1] += f" {line.lstrip()}"
+        else:
+            lines.append(line)
+    return "\n".join(_wrapped(line, width) for line in lines)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line in as many as it needs, indented below its label; a row of a table whole."""
+    start = INDENT if _LABEL.match(line) else 0
+    if len(line) <= width or "  " in line[start:]:
+        return line
+    return "\n".join(
+        textwrap.wrap(
+            line, width, subsequent_indent=" " * start, break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )  # fmt: skip
 
 
 def quiet_libraries() -> None:
