@@ -14,7 +14,9 @@ Further metrics: ROC AUC 0.9138, average precision (of the rare class, or the se
 
 
 def test_words_fit_and_keep_their_indentation():
-    assert fit_terminal(TEXT, 60) == """\
+    assert (
+        fit_terminal(TEXT, 60)
+        == """\
 executed   projections float32 x float32 -> float32 (float32
            sums), attention float32 x float32 -> float32
            (float32 sums)
@@ -25,6 +27,7 @@ frozen encoder + regression    0.8185    0.8177    −5.5, −7.9 to −3.2
 
 Further metrics: ROC AUC 0.9138, average precision (of the
 rare class, or the second) 0.9249."""
+    )
 
 
 def test_output_that_goes_elsewhere_stays_as_it_is():
