@@ -32,7 +32,8 @@ def _checkpoints(case: Case, run: RunFolder) -> list[Disagreement]:
         epochs = {row["epoch"]: row["step"] for row in run.history}
         per_epoch = min(epochs.values())
         oracle = [step for step in sorted(epochs.values()) if step % per_epoch == 0]
-        if len(epochs) == 1 and "max_train_steps" in case.settings:  # perhaps not a whole one
+        if len(epochs) == 1 and {"max_train_steps", "eval_steps"} & set(case.settings):
+            # Perhaps not a whole one.
             return []
     else:
         oracle = [step for step in done if step % int(case.settings["checkpointing_steps"]) == 0]

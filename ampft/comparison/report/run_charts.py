@@ -316,12 +316,33 @@ def _labels(lines: Sequence[ArmLines], y_axis: Axis) -> list[Markup]:
         lowest = [HEIGHT - LABEL_GAP * rank for rank in reversed(range(len(places)))]
         places = [min(pair) for pair in zip(places, lowest, strict=True)]
     parts: list[Markup] = []
+    shorter = short_names([one.style.name for one in ordered])
     for one, place in zip(ordered, places, strict=True):
         name, colour = one.style.name, one.style.colour
         leader = line(f"{RIGHT}%", y_axis.at(one.end), f"{RIGHT + 2}%", place, f"leader {colour}")
-        short = name if len(name) <= 10 else f"{name[:9]}…"
-        parts += [leader, text(short, NAMES, place + 4, "name")]
+        parts += [leader, text(shorter[name], NAMES, place + 4, "name")]
     return parts
+
+
+def short_names(names: Sequence[str], most: int = 10) -> dict[str, str]:
+    """Return names of at most so many characters: cut where they stay different."""
+    begins = {name: name if len(name) <= most else f"{name[: most - 1]}…" for name in names}
+    if len(set(begins.values())) == len(set(names)):
+        return begins
+    # Names that begin alike differ after their common beginning, or at their ends.
+    letters = zip(*(name for name in names if len(name) > most), strict=False)
+    first = sum(1 for _ in itertools.takewhile(lambda each: len(set(each)) == 1, letters))
+    after = {
+        name: begins[name] if len(name) <= most else _cut(f"…{name[first:]}", most)
+        for name in names
+    }
+    if len(set(after.values())) == len(set(names)):
+        return after
+    return {name: name if len(name) <= most else f"…{name[1 - most :]}" for name in names}
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _rug(rows: Sequence[tuple[ArmStyle, Sequence[int]]], plot: Plot) -> Markup:

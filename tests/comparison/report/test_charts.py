@@ -15,6 +15,7 @@ from ampft.comparison.report.run_charts import (
     loss_chart,
     loss_difference_chart,
     scale_chart,
+    short_names,
     validation_chart,
 )
 from ampft.comparison.report.strips import (
@@ -284,3 +285,21 @@ def test_a_constant_loss_scale_has_one_tick():
     chart = scale_chart(replace(comparison, arms=tuple(constant)), arm_styles(comparison.arms))
     assert re.findall(r"2<tspan[^>]*>(\S+?)</tspan>|>2(\S)<", chart.svg)
     assert chart.svg.count('class="grid"') == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["fp32", "bf16"], ["fp32", "bf16"]),
+        (["learning_rate=0.1", "warmup"], ["learning_…", "warmup"]),
+        (["class_weights_and_focal", "class_weights_and_smooth"], ["…focal", "…smooth"]),
+        (["learning_rate=0.01", "learning_rate=0.001"], ["…1", "…01"]),
+        (["learning_rate_a_focal_x", "learning_rate_a_focal_y", "other_name_here"], None),
+    ],
+)
+def test_shortened_names_stay_different(names, expected):
+    shorter = short_names(names)
+    assert len(set(shorter.values())) == len(names)
+    assert all(len(each) <= 10 for each in shorter.values())
+    if expected:
+        assert [shorter[name] for name in names] == expected
