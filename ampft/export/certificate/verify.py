@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ from ampft.runs.predict import load_run_classifier
 from ampft.runs.predictor import Predictor
 from ampft.runs.publishing import published_data_name, published_model_name
 from ampft.tasks.outcome import Outcome
+from ampft.text.terminal import progress_bar
 
 BATCH_SIZE = BATCH_SIZES[1]
 INVARIANCE_ROWS = 256  # predicted twice; single rows take long
@@ -131,7 +132,8 @@ class _Verification:
             *exact_failures(self.opened, self.run, self.model.config),
             *weight_failures(self.opened, self.run),
         ]
-        outcomes, logits, answers, found = self._predict()
+        with progress_bar(total=len(rows), desc="comparing", unit="example", leave=False) as bar:
+            outcomes, logits, answers, found = self._predict(bar.update)
         comparison, classes = compare_outcomes(
             *outcomes,
             name=f"{manifest.format} {manifest.precision}",
@@ -157,11 +159,7 @@ class _Verification:
             class_margin=CLASS_MARGIN,
             logits=logits,
             answers=answers,
-            probes=self._probes(),
-            served=served_artifact(self.opened, self.run, rows),
-            batches=self._invariance(),
-            dtypes=artifact_dtypes(self.opened, rows.rows[:BATCH_SIZE]),
-            cost=measured_cost(self.opened, self.model, self.run, rows, measure=request.measure),
+            **self._examined(request),
             artifact={
                 "format": manifest.format,
                 "precision": manifest.precision,
@@ -178,6 +176,29 @@ class _Verification:
         )
         return with_verdict(draft)
 
+    def _examined(self, request: VerifyRequest) -> dict[str, Any]:
+        """Return the parts of the certificate besides the comparison, and show which one runs."""
+        rows = self.rows
+        parts: dict[str, tuple[str, Callable[[], Any]]] = {
+            "probes": ("made-up rows", self._probes),
+            "served": ("other clients", lambda: served_artifact(self.opened, self.run, rows)),
+            "batches": ("rows alone and in batches", self._invariance),
+            "dtypes": ("dtypes", lambda: artifact_dtypes(self.opened, rows.rows[:BATCH_SIZE])),
+            "cost": (
+                "times and memory" if request.measure else "sizes",
+                lambda: measured_cost(
+                    self.opened, self.model, self.run, rows, measure=request.measure
+                ),
+            ),
+        }
+        found = {}
+        with progress_bar(total=len(parts), unit="part", leave=False) as bar:
+            for name, (title, examine) in parts.items():
+                bar.set_description(title)
+                found[name] = examine()
+                bar.update()
+        return found
+
     def _probes(self) -> ProbeDifferences | None:
         """Return how the logits differ on made-up rows; None unless float32 must be equal."""
         contract = read_contract(self.run)
@@ -186,9 +207,12 @@ class _Verification:
         return probed(self.model, self.artifact, contract)
 
     def _predict(
-        self,
+        self, report: Callable[[int], object]
     ) -> tuple[tuple[Outcome, Outcome], LogitDifferences, AnswerDifferences | None, list[Finding]]:
         """Predict all rows in batches of similar length.
+
+        Args:
+            report: Called with the number of rows of each batch that is done.
 
         Returns:
             Outcomes of the model and of the artifact, the differences of their logits and of their
@@ -231,6 +255,7 @@ class _Verification:
             read = ((inputs, logits), (own_inputs, own))
             for problem, parts, each in zip(problems, decoded, read, strict=True):
                 parts.add(batch, problem.decode(each[1], rows.with_masks(each[0], batch)))
+            report(len(batch))
         model, artifact = (
             problem.outcome(rows.name, rows.targets, parts.joined())
             for problem, parts in zip(problems, decoded, strict=True)
