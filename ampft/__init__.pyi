@@ -23,7 +23,6 @@ from .doors.estimator import Regressor as Regressor
 from .doors.finetune import finetune as finetune
 from .engine.optimizer import make_optimizer as make_optimizer
 from .engine.optimizer import make_schedule as make_schedule
-from .engine.saved_step import replay_step as replay_step
 from .engine.step import Losses as Losses
 from .engine.step import StepOutcome as StepOutcome
 from .engine.step import accumulate_gradient as accumulate_gradient
@@ -50,6 +49,7 @@ from .models.weights import cast_weights as cast_weights
 from .models.weights import perturb_weights as perturb_weights
 from .own.case_losses import CaseLossPredictions as CaseLossPredictions
 from .own.computing import computing_in as computing_in
+from .own.replay import replay_step as replay_step
 from .own.training import Training as Training
 from .precision.accelerator import check_world_size as check_world_size
 from .precision.accelerator import make_accelerator as make_accelerator

@@ -17,8 +17,9 @@ from simulated_losses import after_flips
 from simulated_seeds import BoolArray, DrawnSums, FloatArray, IntArray, threshold_for
 
 from ampft.labels import multi_label
+from ampft.labels.label_counts import class_count_sums
 from ampft.media import pixel_outcome
-from ampft.metrics.sums import CaseSums, Metric, class_count_sums, mean_sums
+from ampft.metrics.sums import CaseSums, Metric, mean_sums
 from ampft.tasks import single_label
 from ampft.words import token_labels
 from ampft.words.entities import SentenceLayout, unit_mean_sums

@@ -60,7 +60,7 @@ OTHERS = {
         models/pretrained.py:WeightsSource.weight_files
         models/pretrained.py:WeightsSource.check_dtypes
         media/sound_features.py:load_feature_extractor models/tokenizer.py:load_tokenizer
-        models/tokenizer.py:_with_space_before_words models/tokenizer.py:reading_units_of_texts
+        models/tokenizer.py:_with_space_before_words words/tokenizer_units.py:reading_units_of_texts
         models/tokenizer.py:_trim_places export/certificate/equality.py:_stored_contract
         runs/predictor.py:Predictor.of_run export/source.py:load_source
         export/inference/compare_inference.py:SavedModel.load lab/yardstick/measure.py:_load_weights

@@ -137,7 +137,7 @@ def data_settings(
     Raises:
         InputError: Paths are mixed with data in memory, or a source is named twice.
     """
-    from ampft.data.sources.data_sets import is_path, splits_in_memory
+    from ampft.doors.data_in_memory import is_path, splits_in_memory
 
     given = {
         split: ",".join(map(os.fspath, data)) if _are_paths(data) else data

@@ -20,9 +20,9 @@ from PIL import Image
 from transformers.image_utils import load_image
 
 from ampft.data.dataset import RAW_TEXT_COLUMN, ClassificationData
-from ampft.data.media import undecoded_column
 from ampft.errors import listed
 from ampft.media.images import as_rgb, image_conversions, open_image
+from ampft.media.media_columns import undecoded_column
 from ampft.media.sounds import open_sound
 from ampft.text.units import TextUnits, Word
 

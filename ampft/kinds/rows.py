@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from PIL import Image
 
@@ -288,15 +288,3 @@ def sample_sentences(columns: int) -> list[list[str]]:
     """Return lists of words of unequal lengths."""
     del columns
     return [["one", "two", "three"] * (count // 3) + ["end"] * (count % 3) for count in LENGTHS]
-
-
-def refuse_own_rows(*_: Any) -> NoReturn:
-    """Refuse to read rows for the model of an own loop.
-
-    Raises:
-        InputError: Always.
-    """
-    raise InputError(
-        "--model: an own loop trained this model, so only its code can read rows for it. Load "
-        "model.safetensors into the model there."
-    )

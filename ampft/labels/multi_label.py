@@ -24,12 +24,12 @@ from ampft.decision import (
     unambiguous_separator,
 )
 from ampft.errors import InputError
+from ampft.labels.label_counts import case_f1, class_count_sums
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.ranking import ranking_values
 from ampft.metrics.scores import (
     Scores,
     case_binary_log_losses,
-    case_f1,
     flat_averages,
     output_dict,
     report_scores,
@@ -40,7 +40,6 @@ from ampft.metrics.sums import (
     MICRO_F1,
     WEIGHTED_F1,
     CaseSums,
-    class_count_sums,
     mean_metric,
     mean_sums,
 )

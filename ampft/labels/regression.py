@@ -20,16 +20,11 @@ import numpy.typing as npt
 from ampft.decision import Rule
 from ampft.errors import InputError
 from ampft.labels.number_metrics import pearson, r_squared
+from ampft.labels.unclassified import Unclassified
 from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric, mean_sums
 from ampft.tasks.loss import summed_squared_error
 from ampft.tasks.loss_settings import LossSettings
-from ampft.tasks.outcome import (
-    OutcomeMistakes,
-    Unclassified,
-    check_weights,
-    read_weights,
-    weight_column,
-)
+from ampft.tasks.outcome import OutcomeMistakes, check_weights, read_weights, weight_column
 from ampft.tasks.report import HubMetric, Report
 from ampft.text.numbers import or_dash
 from ampft.text.page import Table

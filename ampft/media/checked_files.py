@@ -19,10 +19,11 @@ import psutil
 
 from ampft.data.dataset import CONTENT_COLUMN, batches
 from ampft.data.labelled_rows import LabelledRows
-from ampft.data.media import MEDIA, undecoded_column
+from ampft.data.media import MEDIA
 from ampft.data.media_kind import FRAMES_COLUMN, RATE_COLUMN, MediaKind
 from ampft.errors import InputError, listed
 from ampft.media.images import as_rgb, image_conversions, open_image, refuse_nearly_black
+from ampft.media.media_columns import undecoded_column
 from ampft.media.sounds import open_sound, sound_library
 from ampft.text.numbers import byte_size, byte_sizes
 

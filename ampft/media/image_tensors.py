@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import AutoImageProcessor, ViTConfig, ViTImageProcessorPil
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.media import media_reference, undecoded_column
 from ampft.data.step_batches import IntArray
 from ampft.errors import InputError
 from ampft.kinds.input_settings import InputSettings
@@ -29,6 +28,7 @@ from ampft.media.image_processor import (
     split_processor,
 )
 from ampft.media.images import Augmentation, as_rgb, open_image, parse_augmentation
+from ampft.media.media_columns import media_reference, undecoded_column
 from ampft.media.media_inputs import MediaInputs, error_in_one_line, refused_inputs
 from ampft.models.pretrained import MODEL_NAME_FLAG, load_config
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import PreTrainedConfig
 
-from ampft.data.media import media_reference
 from ampft.errors import InputError
 from ampft.kinds.input_settings import InputSettings
-from ampft.models.pretrained import load_or_create
+from ampft.media.media_columns import media_reference
+from ampft.models.pretrained import enable_gradient_checkpointing, load_pretrained
 from ampft.models.training_mode import evaluation_mode
 from ampft.models.weights import LoadedModel
 
@@ -53,7 +54,7 @@ class MediaInputs:
         return LoadedModel(model, name, False, notes, is_random=self.model_path is None)
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
-        """Return a reference to each file, see `data.media.media_reference`."""
+        """Return a reference to each file, see `media.media_columns.media_reference`."""
         files = self.splits[split].files
         return {
             "reference": [
@@ -64,6 +65,48 @@ class MediaInputs:
     def save_processor(self, folder: Path) -> None:
         """Save the image processor or feature extractor."""
         self.processor.save_pretrained(folder)
+
+
+def load_or_create(
+    model_class: str,
+    path: str | None,
+    label_arguments: Mapping[str, Any],
+    default: Callable[[], tuple[PreTrainedConfig, str]],
+    *,
+    trust_remote_code: bool,
+    gradient_checkpointing: bool,
+    as_it_is: bool = False,
+) -> tuple[Any, str, tuple[str, ...]]:
+    """Return a model in float32, its name, and notes: the named one, or one with random weights.
+
+    Args:
+        model_class: Name of the class in transformers that loads it.
+        path: Folder or hub id; None creates the default model.
+        default: Function that returns configuration and name of the default model.
+        trust_remote_code: Whether code from the model's repository may run.
+        gradient_checkpointing: Whether activations are recomputed in the backward pass.
+        as_it_is: Whether no weight may be new, because nothing is trained.
+
+    Raises:
+        InputError: The model cannot be loaded, or does not support gradient checkpointing.
+    """
+    auto_class = getattr(transformers, model_class)
+    notes: tuple[str, ...] = ()
+    if path is None:
+        config, name = default()
+        model = auto_class.from_config(config)
+    else:
+        model, notes = load_pretrained(
+            auto_class,
+            path,
+            label_arguments,
+            trust_remote_code=trust_remote_code,
+            as_it_is=as_it_is,
+        )
+        name = path
+    if gradient_checkpointing:
+        enable_gradient_checkpointing(model)
+    return model, name, notes
 
 
 @contextmanager

@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers import ASTConfig, ASTFeatureExtractor
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.media import media_reference, undecoded_column
 from ampft.data.media_kind import FRAMES_COLUMN, RATE_COLUMN
 from ampft.data.step_batches import FloatArray, IntArray
 from ampft.errors import InputError
 from ampft.kinds.input_settings import InputSettings
 from ampft.media.checked_files import ExampleCache, caches_if_they_fit
 from ampft.media.images import Augmentation, parse_augmentation
+from ampft.media.media_columns import media_reference, undecoded_column
 from ampft.media.media_inputs import MediaInputs, error_in_one_line, refused_inputs
 from ampft.media.sound_features import (
     DEFAULT_RATE,
@@ -30,6 +30,7 @@ from ampft.media.sound_features import (
     varied_noise,
 )
 from ampft.media.sounds import Samples, open_sound
+from ampft.media.spec_augment import disable_unsafe_regularization
 from ampft.models.by_length import (
     MASK_FIELD,
     TOLERANCE,
@@ -39,7 +40,6 @@ from ampft.models.by_length import (
     run_by_length,
 )
 from ampft.models.pretrained import SAVED_MODEL_FLAG
-from ampft.models.training_mode import disable_unsafe_regularization
 
 SMALL_AST = "small AST, random weights"
 MEL_BINS, PATCH = 64, 8

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampft.data.dataset import ClassificationData
-from ampft.data.media import media_reference, undecoded_column
 from ampft.data.media_kind import FRAMES_COLUMN, RATE_COLUMN
 from ampft.errors import InputError
 from ampft.kinds.receipt import SHOWN_TEXT, ReceiptRow, cells_of, short, shown_labels
 from ampft.kinds.views import LABEL, MASK_COLUMN, Case
 from ampft.media.images import DECODING_ERRORS, as_rgb, open_image
 from ampft.media.mask_folders import FILE
+from ampft.media.media_columns import media_reference, undecoded_column
 from ampft.media.sounds import open_sound, resample
 from ampft.text.escaping import inert
 from ampft.text.page import ShownCase, ShownPicture, ShownSound

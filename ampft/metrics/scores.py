@@ -241,20 +241,6 @@ def weighted_log_losses(
     return (weights * losses).sum(axis=1), weights.sum(axis=1)
 
 
-def case_f1(labels: BoolArray, predicted: BoolArray) -> npt.NDArray[np.float64]:
-    """Return the F1 of the labels of each example, shape (n,), float64.
-
-    It is 0 if an example has no label and none is predicted, as in scikit-learn.
-
-    Args:
-        labels: (n, K) whether an example has a label.
-        predicted: (n, K) whether it is predicted.
-    """
-    both = (predicted & labels).sum(axis=1)
-    total = predicted.sum(axis=1) + labels.sum(axis=1)
-    return 2 * both / np.maximum(total, 1)
-
-
 def _normalized(probabilities: FloatArray) -> npt.NDArray[np.float64]:
     rows: npt.NDArray[np.float64] = probabilities.astype(np.float64)
     rows /= rows.sum(axis=1, keepdims=True)

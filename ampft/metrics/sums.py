@@ -148,23 +148,6 @@ def single_label_sums(labels: IntArray, predicted: IntArray, classes: int) -> Ca
     return CaseSums(csr_array((np.ones(len(rows)), (rows, columns)), shape=shape), pattern_of)
 
 
-def class_count_sums(labels: BoolArray, predicted: BoolArray) -> CaseSums:
-    """Return the class counts of cases with any number of labels each.
-
-    Args:
-        labels: (n, K) whether a case has a label.
-        predicted: (n, K) whether it is predicted.
-    """
-    from scipy.sparse import csr_array
-
-    both = np.packbits(np.concatenate([labels, predicted], axis=1), axis=1)
-    _, first, pattern_of = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    labels, predicted = labels[first], predicted[first]
-    cases = np.ones((len(first), 1))
-    patterns = np.concatenate([labels & predicted, labels, predicted, cases], axis=1)
-    return CaseSums(csr_array(patterns.astype(np.float64)), pattern_of.reshape(-1))
-
-
 def mean_sums(values: FloatArray) -> CaseSums:
     """Return the sums of a mean over (n,) values, one per case."""
     return CaseSums.of_cases(np.stack([values, values**2, np.ones(len(values))], axis=1))

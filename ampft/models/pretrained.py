@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from safetensors import safe_open
@@ -143,48 +142,6 @@ def _load_as_it_is(
             "another model, or add --do_train."
         )
     return model, notes
-
-
-def load_or_create(
-    model_class: str,
-    path: str | None,
-    label_arguments: Mapping[str, Any],
-    default: Callable[[], tuple[PreTrainedConfig, str]],
-    *,
-    trust_remote_code: bool,
-    gradient_checkpointing: bool,
-    as_it_is: bool = False,
-) -> tuple[Any, str, tuple[str, ...]]:
-    """Return a model in float32, its name, and notes: the named one, or one with random weights.
-
-    Args:
-        model_class: Name of the class in transformers that loads it.
-        path: Folder or hub id; None creates the default model.
-        default: Function that returns configuration and name of the default model.
-        trust_remote_code: Whether code from the model's repository may run.
-        gradient_checkpointing: Whether activations are recomputed in the backward pass.
-        as_it_is: Whether no weight may be new, because nothing is trained.
-
-    Raises:
-        InputError: The model cannot be loaded, or does not support gradient checkpointing.
-    """
-    auto_class = getattr(transformers, model_class)
-    notes: tuple[str, ...] = ()
-    if path is None:
-        config, name = default()
-        model = auto_class.from_config(config)
-    else:
-        model, notes = load_pretrained(
-            auto_class,
-            path,
-            label_arguments,
-            trust_remote_code=trust_remote_code,
-            as_it_is=as_it_is,
-        )
-        name = path
-    if gradient_checkpointing:
-        enable_gradient_checkpointing(model)
-    return model, name, notes
 
 
 def load_config(path: str, *, trust_remote_code: bool, flag: str = MODEL_NAME_FLAG) -> Any:

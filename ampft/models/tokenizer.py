@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, pre_tokenizers, processors
-from tokenizers.normalizers import Prepend, Replace, Sequence
-from tokenizers.pre_tokenizers import ByteLevel, Split, WhitespaceSplit
+from tokenizers import Tokenizer, processors
+from tokenizers.normalizers import Prepend, Sequence
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoTokenizer,
@@ -27,7 +26,6 @@ from ampft.models.pretrained import (
     loading_error,
 )
 from ampft.ownership import TemporaryFolder
-from ampft.text.units import TIE, TextUnits
 
 # Families that call transformers' `create_position_ids_from_input_ids`: their positions start at
 # padding_idx + 1, so that a table of n rows has n - padding_idx - 1 positions.
@@ -300,61 +298,6 @@ def _places_have_spaces(tokenizer: Any) -> bool:
     text = " ".join(PROBE)
     places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     return any(text[start:end].startswith(" ") for start, end in places["offset_mapping"])
-
-
-def reading_units_of_texts(tokenizer: Any, units: TextUnits, texts: Iterable[str]) -> Any:
-    """Return a tokenizer that finds the units in a text, so that plain clients read them too.
-
-    Lists of units must be read as before, and the change must survive saving and loading. Some
-    classes, such as BERT's, build their rules anew when they are loaded; a tokenizer without a
-    family has what its file says.
-
-    Args:
-        units: Units that the model reads, in lists.
-        texts: Some texts, by which the change is checked.
-
-    Returns:
-        The tokenizer that was passed, or one that replaces it; None if no change holds, and then
-        the tokenizer stays as it is.
-    """
-    pattern, backend = units.tokenizer_pattern(), tokenizer.backend_tokenizer
-    rows = [(text, [unit.text for unit in units.split(text)]) for text in texts]
-    wanted = [_read(tokenizer, words) for _, words in rows]
-    if pattern is None or [_read(tokenizer, text) for text, _ in rows] == wanted:
-        return None if pattern is None else tokenizer
-    unchanged = backend.to_str()
-    own = [] if backend.pre_tokenizer is None else [backend.pre_tokenizer]
-    split = Split(Regex(pattern), "isolated")
-    if backend.normalizer is not None and any("\u200d" in text for text, _ in rows):
-        tie = Replace(Regex(r"\u200d(?=\p{So})"), TIE)  # BERT's removes the joiner of emoji
-        backend.normalizer = Sequence([tie, backend.normalizer])
-    backend.pre_tokenizer = pre_tokenizers.Sequence([WhitespaceSplit(), split, *own])
-    for changed in (tokenizer, _without_family(tokenizer)):
-        with TemporaryFolder("tokenizer") as folder:
-            changed.save_pretrained(folder)
-            loaded = AutoTokenizer.from_pretrained(folder)
-        if all(
-            [_read(each, row[kind]) for row in rows] == wanted
-            for each in (changed, loaded)
-            for kind in (0, 1)
-        ):
-            return changed
-    tokenizer._tokenizer = Tokenizer.from_str(unchanged)
-    return None
-
-
-def _without_family(tokenizer: Any) -> Any:
-    """Return a tokenizer with the same rules and settings whose class computes its file."""
-    settings = ("model_max_length", "padding_side", "truncation_side", "model_input_names")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend_tokenizer,
-        **{name: getattr(tokenizer, name) for name in settings},
-        **tokenizer.special_tokens_map,
-    )
-
-
-def _read(tokenizer: Any, row: str | list[str]) -> dict[str, list[int]]:
-    return dict(tokenizer(row, is_split_into_words=isinstance(row, list)))
 
 
 def max_input_length(requested: int, tokenizer: Any, config: Any) -> int:

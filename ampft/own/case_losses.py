@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ampft.labels.unclassified import Unclassified
 from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric, mean_sums
-from ampft.tasks.outcome import OutcomeMistakes, Unclassified, check_ids_complete
+from ampft.tasks.outcome import OutcomeMistakes, check_ids_complete
 from ampft.tasks.report import HubMetric, Report
 from ampft.text.page import Table
 

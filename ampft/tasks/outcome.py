@@ -415,30 +415,3 @@ def constant_choice_text(
 ) -> str | None:
     """Return the text of the choice that all examples have; None if they have several."""
     return text(choices[0], names) if len(np.unique(choices, axis=0)) == 1 else None
-
-
-class Unclassified:
-    """Cases with a number each: none is right or wrong, and there are no probabilities."""
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def correct(self) -> npt.NDArray[np.bool_]:
-        """False everywhere."""
-        return np.zeros(len(self), dtype=np.bool_)
-
-    @property
-    def confidence(self) -> Any:
-        """None."""
-        return None
-
-    def scores(self) -> tuple[Scores, ...]:
-        """Return none."""
-        return ()
-
-    def confusion(self) -> None:
-        """Return None."""
-
-    def calibration(self, bins: int) -> None:
-        """Return None."""

@@ -41,7 +41,6 @@ from ampft.models.pretrained import SAVED_MODEL_FLAG, load_config
 from ampft.models.tokenizer import (
     load_tokenizer,
     max_input_length,
-    reading_units_of_texts,
     saved_tokenization,
     set_padding_side,
     tokenization_of,
@@ -50,6 +49,7 @@ from ampft.text.numbers import counted
 from ampft.text.units import BLANKS, TextUnits, Word
 from ampft.words.conll import CONLL_SEPARATORS, CONLL_SUFFIXES, read_as_conll
 from ampft.words.reading import TagReader
+from ampft.words.tokenizer_units import reading_units_of_texts
 from ampft.words.word_columns import (
     TAG_COLUMNS,
     TEXT,

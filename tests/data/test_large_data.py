@@ -14,9 +14,9 @@ from ampft.data.columns import InputColumns, column_renames, require_columns
 from ampft.data.labelled_rows import LabelledRows
 from ampft.data.load import load_data
 from ampft.data.row_labels import RowLabels
-from ampft.data.sources.data_sets import splits_in_memory
 from ampft.data.sources.source_table import SourceTable, refuse_duplicates
 from ampft.data.splits import stratified_choice
+from ampft.doors.data_in_memory import splits_in_memory
 from ampft.errors import InputError
 
 MANY = 3000

@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.data.sources.data_sets import splits_in_memory
+from ampft.doors.data_in_memory import splits_in_memory
 from ampft.errors import InputError
 
 COLUMNS = ("text", "label")

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 import ampft
 from ampft.arguments import parse_classify_arguments
-from ampft.engine.saved_step import replay_step
+from ampft.own.replay import replay_step
 from ampft.precision.accelerator import numerics
 from ampft.runs.prepare import prepare
 

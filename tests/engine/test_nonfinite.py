@@ -12,7 +12,7 @@ from exact_step import Training, flat_gradient, flat_weights, poison, tensor_pro
 from torch import nn
 
 import ampft.engine.step as step_module
-from ampft.engine.saved_step import StepRandomState, read_step, replay_step, save_step
+from ampft.engine.saved_step import StepRandomState, save_step
 from ampft.engine.step import StepOutcome, accumulate_gradient, shared_autocast_cache
 from ampft.errors import InputError, TrainingStopped
 from ampft.features.nonfinite_steps import (
@@ -22,6 +22,7 @@ from ampft.features.nonfinite_steps import (
     SKIPPED_NONFINITE,
     NonfiniteSkips,
 )
+from ampft.own.replay import read_step, replay_step
 from ampft.precision.accelerator import numerics
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")

@@ -21,7 +21,7 @@ from two_processes import (
     trained,
 )
 
-from ampft.engine.saved_step import replay_step
+from ampft.own.replay import replay_step
 
 HERE = Path(__file__).parent
 TRAININGS = [

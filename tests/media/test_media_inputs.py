@@ -22,7 +22,7 @@ from ampft.errors import InputError
 from ampft.media.checked_files import ExampleCache
 from ampft.media.image_processor import pixel_values, split_processor
 from ampft.media.images import CHANGES
-from ampft.models.training_mode import disable_unsafe_regularization
+from ampft.media.spec_augment import disable_unsafe_regularization
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
 

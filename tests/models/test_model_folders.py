@@ -25,10 +25,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 from ampft.errors import InputError
 from ampft.machine import resident_peak
+from ampft.media.media_inputs import load_or_create
 from ampft.models.pretrained import (
     check_weights_fit_memory,
     load_config,
-    load_or_create,
     load_pretrained,
     load_saved,
     loading_error,

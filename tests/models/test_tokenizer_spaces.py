@@ -12,8 +12,9 @@ from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFa
 from ampft.errors import InputError
 from ampft.models import tokenizer as module
 from ampft.models.pretrained import SAVED_MODEL_FLAG
-from ampft.models.tokenizer import load_tokenizer, reading_units_of_texts
+from ampft.models.tokenizer import load_tokenizer
 from ampft.text.units import TextUnits
+from ampft.words.tokenizer_units import reading_units_of_texts
 
 WORDS = ["Hello", "there", "world", "of", "stones"]
 TEXT = " ".join(WORDS)
@@ -119,7 +120,7 @@ def test_a_plain_client_finds_the_units_of_texts(folder, tmp_path, units):
 def test_a_tokenizer_that_forgets_the_units_stays_as_it_is(folder, monkeypatch):
     tokenizer, original = (load_tokenizer(str(folder), reads_words=True) for _ in range(2))
     forgetful = SimpleNamespace(from_pretrained=lambda path, **kwargs: original)
-    monkeypatch.setattr(module, "AutoTokenizer", forgetful)
+    monkeypatch.setattr("ampft.words.tokenizer_units.AutoTokenizer", forgetful)
     # Hindi's conjuncts are newer than the rules of this library, so the change is not kept.
     assert not reading_units_of_texts(tokenizer, TextUnits("graphemes"), ["दिल्ली"])
     before = tokenizer.backend_tokenizer.to_str()

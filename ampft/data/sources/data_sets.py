@@ -1,17 +1,12 @@
-"""Data sets: of the hub, of folders that `datasets` reads, and in memory.
-
-In memory are data frames, data sets of `datasets`, lists of pairs and lists of dictionaries.
-"""
+"""Data sets of the hub, and of folders that `datasets` reads."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, load_from_disk
 from datasets import load_dataset as read_dataset
 
@@ -34,10 +29,6 @@ SPLIT_NAMES = {
 MEDIA_TYPES = {kind: type(media.undecoded) for kind, media in MEDIA.items()}
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 INDEX_COLUMN = "ampft_index"  # labels of the rows of a data frame
-ALLOWED = (
-    "Allowed are a path, a pandas.DataFrame, a datasets.Dataset or DatasetDict, and a list of"
-    " (text, label) pairs or of dictionaries."
-)
 
 
 def split_table(part: Dataset, origin: str, unit: str = POSITION) -> SourceTable:
@@ -262,91 +253,3 @@ def label_names(feature: object) -> tuple[str, ...] | None:
     """Return the classes that a `ClassLabel`, or a list of them, declares; otherwise None."""
     feature = getattr(feature, "feature", feature)
     return tuple(feature.names) if isinstance(feature, ClassLabel) else None
-
-
-def is_path(data: object) -> bool:
-    """Return whether data are a path, not in memory."""
-    return isinstance(data, str | os.PathLike)
-
-
-def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
-    """Return data in memory as a data set.
-
-    The index of data frames becomes the column `INDEX_COLUMN`, unless it is 0, 1, 2, ...
-
-    Args:
-        splits: Data by split. A `DatasetDict` as `train` holds all splits.
-
-    Raises:
-        InputError: Data have a type that is not supported, or cannot be converted.
-    """
-    import pandas as pd
-
-    train = splits.get("train")
-    if isinstance(train, DatasetDict):
-        if len(splits) > 1:
-            others = ", ".join(split for split in splits if split != "train")
-            raise InputError(f"train is a DatasetDict with all its splits, so remove {others}.")
-        return train
-    if all(isinstance(data, pd.DataFrame) for data in splits.values()):
-        splits = _with_index(splits)
-    return DatasetDict({split: _as_dataset(split, data) for split, data in splits.items()})
-
-
-def _with_index(frames: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return data frames with their index as `INDEX_COLUMN`, unless it is 0, 1, 2, ..."""
-    import pandas as pd
-
-    if all(list(frame.index) == list(range(len(frame))) for frame in frames.values()):
-        return frames
-    result = {}
-    for split, frame in frames.items():
-        if INDEX_COLUMN in frame.columns:
-            raise InputError(
-                f"{split}: the column {INDEX_COLUMN!r} has the name under which the index is kept. "
-                "Rename the column, or call reset_index(drop=True)."
-            )
-        # As objects: what Arrow cannot hold is refused with the other columns.
-        labels = pd.Series(list(map(str, frame.index)), index=frame.index, dtype=object)
-        result[split] = frame.assign(**{INDEX_COLUMN: labels})
-    return result
-
-
-def _as_dataset(name: str, data: Any) -> Dataset:
-    """Return data in memory, an argument called `name`, as a data set."""
-    import pandas as pd
-
-    if isinstance(data, Dataset):
-        return data
-    try:
-        if isinstance(data, pd.DataFrame):
-            categorical = data.select_dtypes("category").columns
-            plain = data.astype(dict.fromkeys(categorical, object))
-            return Dataset.from_pandas(plain, preserve_index=False)
-        if isinstance(data, list | tuple):
-            return _from_rows(name, data)
-    # Half a surrogate pair is a ValueError, an integer beyond 64 bits an OverflowError.
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{name}: the data cannot be read as columns ({reason}). Every column needs values of"
-            " one type: convert mixed ones, for example to strings."
-        ) from error
-    raise InputError(f"{name}: received {type(data).__name__}. {ALLOWED}")
-
-
-def _from_rows(name: str, rows: Any) -> Dataset:
-    """Return the data set of a list of (text, label) pairs or of dictionaries."""
-    if rows and all(isinstance(row, Mapping) for row in rows):
-        columns = dict.fromkeys(key for row in rows for key in row)
-        return Dataset.from_dict({key: [row.get(key) for row in rows] for key in columns})
-    for number, row in enumerate(rows):
-        if not isinstance(row, list | tuple) or len(row) != 2:
-            raise InputError(
-                f"{name}: position {number} (from 0) is not a (text, label) pair:"
-                f" {type(row).__name__}. {ALLOWED}"
-            )
-    if not rows:
-        raise InputError(f"{name}: the list is empty. {ALLOWED}")
-    texts, labels = zip(*rows, strict=True)
-    return Dataset.from_dict({"text": list(texts), "label": list(labels)})

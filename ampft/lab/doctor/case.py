@@ -31,14 +31,7 @@ from ampft.engine.optimizer import (
     make_optimizer,
     make_schedule,
 )
-from ampft.engine.saved_step import (
-    BATCH_NAME,
-    MODEL_NAME,
-    STEP_NAME,
-    StepRandomState,
-    read_step,
-    saved_batches,
-)
+from ampft.engine.saved_step import BATCH_NAME, MODEL_NAME, STEP_NAME, StepRandomState
 from ampft.engine.step import (
     MIN_LOSS_SCALE,
     ScaledGradient,
@@ -49,6 +42,7 @@ from ampft.engine.threads import restore_cpu_threads
 from ampft.errors import InputError
 from ampft.files import CHANGED
 from ampft.models.weights import LoadedModel
+from ampft.own.replay import read_step, saved_batches
 from ampft.precision.accelerator import (
     check_world_size,
     forget_accelerator,

@@ -20,6 +20,7 @@ from sklearn.metrics import (
 from ampft.comparison.analysis.subgroup_losses import sums_of_class
 from ampft.comparison.statistics.interval import jackknife_differences
 from ampft.errors import InputError
+from ampft.labels.label_counts import class_count_sums
 from ampft.metrics.scores import scalar_scores
 from ampft.metrics.sums import (
     ACCURACY,
@@ -29,7 +30,6 @@ from ampft.metrics.sums import (
     MAX_LOG_LOSS,
     MICRO_F1,
     CaseSums,
-    class_count_sums,
     mean_sums,
     single_label_sums,
 )
