@@ -116,7 +116,8 @@ def outcome_warnings(
     elif not _is_higher(youden_j_values(outcome), 0 * losses, units, groups):
         warnings[NOT_BETTER] = (
             f"on {where} the predictions are not shown to be better than the class frequencies: "
-            "neither their log loss nor their informedness (Youden's J) is better by "
+            "neither their log loss nor their informedness (Youden's J: how much more often a "
+            "class is predicted for its own rows than for others) is better by "
             f"{STANDARD_ERRORS:g} standard errors."
         )
     return warnings

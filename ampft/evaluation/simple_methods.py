@@ -96,8 +96,8 @@ def answer(
     if high < 0:
         return f"fine-tuning is worth it: {best.name} is worse ({figures})"
     return (
-        f"{gain.cases} cases do not show whether {best.name} is worse ({figures}); it is cheaper "
-        "to train and to change"
+        f"{gain.cases:,} independent rows do not show whether {best.name} is worse ({figures}); "
+        "it is cheaper to train and to change"
     )
 
 

@@ -50,10 +50,12 @@ class HeadScale:
     @property
     def text(self) -> str:
         """The factor and what it changes, such as "the logits by 2: no prediction changes, ..."."""
+        after, before = (f"{loss:.2f}" for loss in (self.log_loss, self.log_loss_before))
+        if after == before:
+            after, before = (f"{loss:.4f}" for loss in (self.log_loss, self.log_loss_before))
         return (
             f"the logits by {self.factor:g}: no prediction changes, and the log loss of "
-            f"{counted(self.rows, 'validation row')} is {self.log_loss:.2f} instead of "
-            f"{self.log_loss_before:.2f}"
+            f"{counted(self.rows, 'validation row')} is {after} instead of {before}"
         )
 
 

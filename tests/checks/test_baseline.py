@@ -93,7 +93,7 @@ def test_the_answer_names_the_best_method_with_a_paired_interval(tiny_bert):
         "): use it, train from all of it (--head_init probe --probe_scale 1), or add rows"
     )
     assert answer(task.problem, found(20, 22)).startswith(
-        f"40 cases do not show whether {BAG_OF_WORDS} is worse (+"
+        f"40 independent rows do not show whether {BAG_OF_WORDS} is worse (+"
     )
     assert answer(task.problem, found(32, 20)).startswith(
         f"fine-tuning is worth it: {BAG_OF_WORDS}"

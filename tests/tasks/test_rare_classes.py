@@ -228,6 +228,6 @@ def test_nothing_that_beats_the_frequencies_is_not_called_cheaper():
     assert text.startswith("nothing here beats the class frequencies (0.9800 in accuracy). ")
     assert "compare macro F1" in text
     better = answer(problem, [result(FROZEN, 0.985, 0.005), constant])
-    assert better.startswith("400 cases do not show whether")
+    assert better.startswith("400 independent rows do not show whether")
     ours = answer(problem, [result(FROZEN, 0.97, -0.02), result(FREQUENCIES, 0.96, -0.03)])
     assert ours.startswith("fine-tuning is worth it")
