@@ -21,6 +21,7 @@ from ampft.data.step_batches import IntArray, ids_of_varied_length
 from ampft.decision import Tokenization
 from ampft.errors import InputError
 from ampft.kinds.extension_points import EMBEDDING_GRADIENT, PADDING_REMOVAL
+from ampft.kinds.impossible_rows import refuse_impossible_rows
 from ampft.kinds.input_settings import InputSettings
 from ampft.kinds.inputs import TRUNCATED
 from ampft.kinds.logits import model_inputs
@@ -202,6 +203,7 @@ class TextInputs:
         lacks_token = getattr(model.config, "pad_token_id", None) is None  # as code of others may
         if lacks_token or MASK not in self.tokenizer.model_input_names:
             model.config.pad_token_id = self.tokenizer.pad_token_id
+        refuse_impossible_rows(model, self.tokenizer, self.splits, self.data, settings)
         if settings.gradient_checkpointing:
             enable_gradient_checkpointing(model)
         reuse_memory = EMBEDDING_GRADIENT.get()

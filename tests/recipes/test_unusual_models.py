@@ -15,9 +15,11 @@ import transformers
 from media_files import image_folder, sound_table
 from running import BIN, CLASSIFY, call_here, succeeded
 from safetensors.torch import save_file
+from tiny_text import tiny_task
 from tiny_words import write_sentences
 from transformers import AutoTokenizer
 
+from ampft.kinds.impossible_rows import refuse_impossible_rows
 from ampft.models.adapters import save_model_or_adapters
 from ampft.runs.record import read_record
 
@@ -278,3 +280,36 @@ def test_a_tokenizer_of_sentencepiece_without_that_package(files, tiny_model, tm
     assert done.returncode == 2
     assert "pip install sentencepiece protobuf" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_row_that_a_model_cannot_take_is_named_before_the_first_step(split, files, tmp_path):
+    torch.manual_seed(0)
+    canine(tmp_path / "model", tmp_path)
+    text = (files / f"{split}.csv").read_text().splitlines()
+    bad = tmp_path / "bad.csv"
+    bad.write_text("\n".join([*text[:8], "a,metal", *text[8:20], "b,river", *text[20:]]))
+    named = {name: files / f"{name}.csv" for name in ("train", "validation", "test")} | {split: bad}
+    data = [word for name, path in named.items() for word in (f"--{name}_file", path)]
+    words = ("--model_name_or_path", tmp_path / "model", "--output_dir", tmp_path / "run")
+    done = call_here(CLASSIFY, *data, *words, "--max_train_steps", 2, "--use_cpu")
+    assert done.returncode == 2
+    assert (
+        f"error: {bad}, lines 9, 22: CanineForSequenceClassification cannot take it" in done.stderr
+    )
+    assert done.stderr.endswith("Remove or lengthen these rows.\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_takes_no_row_is_not_refused_by_row(tiny_bert):
+    task = tiny_task(tiny_bert, train=6)
+    model = task.load_model().model
+    model.config.pad_token_id = 0
+    refuse_impossible_rows(model, None, task.inputs.splits, task.data, task.settings)
+
+    def fail(*_, **__):
+        raise RuntimeError("never")
+
+    model.forward = fail
+    refuse_impossible_rows(model, None, task.inputs.splits, task.data, task.settings)
