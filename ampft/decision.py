@@ -543,7 +543,7 @@ class Contract:
 
     def values(self) -> dict[str, Any]:
         """Return the contract as JSON values."""
-        rule = {field.name: getattr(self.rule, field.name) for field in fields(Rule)}
+        rule = {each.name: getattr(self.rule, each.name) for each in fields(Rule)}
         for name in ("numbers", "exclusive"):
             if not rule[name]:
                 del rule[name]

@@ -75,3 +75,37 @@ def test_a_nested_conditional_expression_is_found():
     assert nested_conditionals("x = 1 if a else 2 if b else 3")
     assert nested_conditionals("x = f\"{'a' if b else 'c'}\" if d else ''")
     assert not nested_conditionals("x = (1 if a else 2) + (3 if b else 4)")
+
+
+def shadowed_imports(source: str) -> set[str]:
+    """The names that a module imports, and that a function of it gives to something else."""
+    tree = ast.parse(source)
+    names = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    stored = {
+        node.id
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    return names & stored
+
+
+@pytest.mark.slow
+def test_no_local_has_the_name_of_an_import():
+    shadowed = {
+        path.relative_to(PACKAGE).as_posix(): each
+        for path in PACKAGE.rglob("*.py")
+        if (each := shadowed_imports(path.read_text(encoding="utf-8")))
+    }
+    assert shadowed == {}
+
+
+def test_a_shadowed_import_is_found():
+    assert shadowed_imports("from a import b\ndef f():\n    b = 1") == {"b"}
+    assert not shadowed_imports("from a import b\ndef f():\n    c = b")

@@ -376,7 +376,7 @@ def without_interval(name: str) -> str:
     return f" {reason}, so it has no interval. The report of each run has it."
 
 
-def parse_mode_list(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+def parse_mode_list(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
     """Return the modes of a comma-separated list.
 
     Raises:
@@ -385,18 +385,18 @@ def parse_mode_list(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, 
     listed = (part.strip().lower() for part in text.split(","))
     modes = tuple(BASELINE if is_fp32(mode) else mode for mode in listed)
     for mode in modes:
-        check_mode(flag, text, mode, allowed)
+        check_mode(option, text, mode, allowed)
         if modes.count(mode) > 1:
-            raise InputError(f"{flag}: received {text!r}; {mode} appears twice.")
+            raise InputError(f"{option}: received {text!r}; {mode} appears twice.")
     if set(modes) == {BASELINE}:
         raise InputError(
-            f"{flag}: received {text!r}; give a precision to compare with {BASELINE}, such as "
-            f"{flag} fp32,bf16."
+            f"{option}: received {text!r}; give a precision to compare with {BASELINE}, such as "
+            f"{option} fp32,bf16."
         )
     return modes
 
 
-def check_mode(flag: str, text: str, mode: str, allowed: Sequence[str]) -> None:
+def check_mode(option: str, text: str, mode: str, allowed: Sequence[str]) -> None:
     """Check that a mode in the value `text` of a flag is one of `allowed`.
 
     Raises:
@@ -405,7 +405,7 @@ def check_mode(flag: str, text: str, mode: str, allowed: Sequence[str]) -> None:
     if mode not in allowed:
         hint = mode_hint(mode) or did_you_mean(mode, allowed)
         raise InputError(
-            f"{flag}: received {text!r}; {mode!r} is not a precision.{hint} Choose from "
+            f"{option}: received {text!r}; {mode!r} is not a precision.{hint} Choose from "
             f"{', '.join(allowed)}."
         )
 

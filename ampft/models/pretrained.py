@@ -302,9 +302,9 @@ class WeightsSource:
         pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
         has_safetensors = any(name.endswith(".safetensors") for name in names)
         if (pickles and not has_safetensors) or "use_safetensors" in str(error):
-            listed = f" ({inert(pickles[0])})" if pickles else ""
+            first = f" ({inert(pickles[0])})" if pickles else ""
             raise InputError(
-                f"{self.name}: its weights are not in safetensors{listed}, and other formats are "
+                f"{self.name}: its weights are not in safetensors{first}, and other formats are "
                 "never opened because they can run code. Use a model with a model.safetensors, or "
                 "convert one that you trust: load it with transformers and call save_pretrained."
             ) from error
@@ -376,9 +376,9 @@ class WeightsSource:
     def check_weights(self, differences: Mapping[str, str]) -> None:
         """Check that no weight differs from the configuration, by the problem of each weight."""
         if differences:
-            listed = _listed([f"{name}: {text}" for name, text in sorted(differences.items())])
+            which = _listed([f"{name}: {text}" for name, text in sorted(differences.items())])
             raise InputError(
-                f"{self.name}: its weights do not match its config.json ({listed}). "
+                f"{self.name}: its weights do not match its config.json ({which}). "
                 f"{REMEDIES[self.flag]}"
             )
 

@@ -481,7 +481,7 @@ class ScoredRows:
         """Add the label cells of rows, with their places in the file, and their predictions."""
         if self._unreadable:
             return
-        labelled = []
+        with_labels = []
         for row, (values, place) in enumerate(zip(cells, places, strict=True)):
             try:
                 labels = self.reader.parse(values, place)
@@ -493,9 +493,9 @@ class ScoredRows:
             if labels is None:
                 self._missing += 1
             else:
-                labelled.append(row)
+                with_labels.append(row)
                 self._truth.append(labels)
-        self._parts.append({name: array[labelled] for name, array in decoded.items()})
+        self._parts.append({name: array[with_labels] for name, array in decoded.items()})
 
     def text(self) -> str:
         """Return the report, or why there is none.

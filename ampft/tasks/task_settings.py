@@ -67,19 +67,19 @@ def check_read_settings(settings: Any, task: str | None) -> None:
     problems = []
     if task is not None:
         kind = TASKS[task].kind
-        of_some_kinds = {flag for row in TASKS.values() for flag in row.kind.flags}
-        for flag in sorted(chosen & of_some_kinds - kind.flags):
-            problems.append(f"--{flag} has no effect on {kind.name} data. Remove the flag.")
-    names = {default_task(row.kind.name) for row in TASKS.values()} if task is None else {task}
-    readable = {flag for name in names for flag in TASKS[name].flags}
-    of_some_tasks = {flag for row in TASKS.values() for flag in row.flags}
-    for flag in sorted(chosen & of_some_tasks - readable):
-        readers = " or ".join(name for name, row in TASKS.items() if flag in row.flags)
+        of_some_kinds = {name for row in TASKS.values() for name in row.kind.flags}
+        for name in sorted(chosen & of_some_kinds - kind.flags):
+            problems.append(f"--{name} has no effect on {kind.name} data. Remove the flag.")
+    tasks = {default_task(row.kind.name) for row in TASKS.values()} if task is None else {task}
+    readable = {name for each in tasks for name in TASKS[each].flags}
+    of_some_tasks = {name for row in TASKS.values() for name in row.flags}
+    for name in sorted(chosen & of_some_tasks - readable):
+        readers = " or ".join(each for each, row in TASKS.items() if name in row.flags)
         if task is None:
-            problems.append(f"--{flag} needs --task {readers}. Add it, or remove the flag.")
+            problems.append(f"--{name} needs --task {readers}. Add it, or remove the flag.")
         else:
             problems.append(
-                f"--{flag} has no effect on --task {task}. Remove it, or use --task {readers}."
+                f"--{name} has no effect on --task {task}. Remove it, or use --task {readers}."
             )
     if problems:
         raise InputError("\n".join(problems))

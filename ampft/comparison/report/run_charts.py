@@ -89,11 +89,11 @@ def arm_styles(arms: Sequence[ArmResult]) -> tuple[ArmStyle, ...]:
     styles: list[ArmStyle] = []
     modes = 0
     for index, arm in enumerate(arms):
-        number = BASELINE
+        color = BASELINE
         if index:
-            number = PLACEBO if arm.is_placebo else FIRST_MODE + modes % (LAST - FIRST_MODE + 1)
+            color = PLACEBO if arm.is_placebo else FIRST_MODE + modes % (LAST - FIRST_MODE + 1)
             modes += not arm.is_placebo
-        styles.append(ArmStyle(one_line(arm.name), number))
+        styles.append(ArmStyle(one_line(arm.name), color))
     return tuple(styles)
 
 
@@ -341,8 +341,8 @@ def short_names(names: Sequence[str], most: int = 10) -> dict[str, str]:
     return {name: name if len(name) <= most else f"…{name[1 - most :]}" for name in names}
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _rug(rows: Sequence[tuple[ArmStyle, Sequence[int]]], plot: Plot) -> Markup:

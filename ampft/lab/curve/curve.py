@@ -24,7 +24,7 @@ from ampft.comparison.settings import (
 )
 from ampft.errors import InputError
 from ampft.flag import OUTPUT, flag
-from ampft.precision.modes import BASELINE
+from ampft.precision.modes import BASELINE, canonical_mode
 from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
@@ -180,7 +180,11 @@ def _measured(
     _command(settings, classify_argv, classify, ())  # refuses invalid settings before the trial
     print_line("trial      timing a few steps with all labels to plan the curve")
     with interruptible(lambda: "nothing has been written yet."):
-        trial = run_trial(classify_argv, (_mode(classify),), settings.config_file)
+        trial = run_trial(
+            classify_argv,
+            (canonical_mode(classify.mixed_precision or BASELINE),),
+            settings.config_file,
+        )
     if trial.compared["reported split"] != "test":
         raise InputError(
             "--test_file: the data have no test split, and rows that choose the epoch cannot also "
@@ -216,7 +220,13 @@ def _arms(
         flags = ["--max_train_samples", str(train)]
         if share:
             flags += ["--max_eval_samples", str(max(count - train, 1))]
-        arms.append(ArmSettings(f"{PREFIX}{count}", tuple(flags), _mode(classify)))
+        arms.append(
+            ArmSettings(
+                f"{PREFIX}{count}",
+                tuple(flags),
+                canonical_mode(classify.mixed_precision or BASELINE),
+            )
+        )
     return tuple(arms)
 
 
@@ -266,11 +276,6 @@ def _scaled(trial: TrialResult, arm: ArmSettings) -> TrialResult:
     size = replace(estimate.size, train_examples=limits["max_train_samples"])
     validation = min(limits.get("max_eval_samples", 10**9), estimate.validation_examples)
     return replace(trial, estimate=replace(estimate, size=size, validation_examples=validation))
-
-
-def _mode(classify: ClassifyArguments) -> str:
-    mode = classify.mixed_precision or BASELINE
-    return BASELINE if mode == "no" else mode
 
 
 def _written(command: CompareCommand, plan: Plan, folder: Path) -> LearningCurve:

@@ -150,10 +150,10 @@ def _method(diagnosis: Diagnosis) -> list[Block]:
     ]
 
 
-def _with_code(text: str) -> Markup:
+def _with_code(sentence: str) -> Markup:
     """Return a sentence of ampft with its names in backticks as code."""
     spans = []
-    for index, part in enumerate(text.split("`")):
+    for index, part in enumerate(sentence.split("`")):
         words = part.strip()
         if index % 2:
             spans.append(element("code", isolated(part)))

@@ -18,7 +18,7 @@ from ampft.arguments.help_text import Help
 from ampft.comparison.settings import SET_BY_COMPARISON
 from ampft.errors import InputError
 from ampft.lab.search.search_settings import SearchSettings, parse_rates
-from ampft.precision.modes import BASELINE
+from ampft.precision.modes import BASELINE, canonical_mode
 
 if TYPE_CHECKING:
     from ampft.comparison.execution.plan import TrialResult
@@ -139,7 +139,9 @@ def _planned(
     timed = later_wins(ClassifyArguments, argv, ("--load_best_model_at_end",))
     started = time.perf_counter()
     with interruptible(lambda: "nothing has been written yet."):
-        trial = run_trial(timed, (_mode(classify),), settings.config_file)
+        trial = run_trial(
+            timed, (canonical_mode(classify.mixed_precision or BASELINE),), settings.config_file
+        )
     plan = _plan(settings, classify, trial, time.perf_counter() - started)
     metric = metric_of_task(settings.metric, trial)
     arguments = _arguments(settings, argv, classify)
@@ -192,7 +194,7 @@ def _plan(
         seeds=settings.seeds,
         budget=parse_duration("time_budget", settings.time_budget),
         trial_seconds=seconds,
-        mode=_mode(classify),
+        mode=canonical_mode(classify.mixed_precision or BASELINE),
         has_server=settings.config_file is None,
         import_seconds=trial.import_seconds,
         estimate=estimate,
@@ -201,11 +203,6 @@ def _plan(
     return rungs.fitting_plan(
         largest, few=few, own_rates=own is not None, asked=settings.time_budget
     )
-
-
-def _mode(classify: ClassifyArguments) -> str:
-    mode = classify.mixed_precision or BASELINE
-    return BASELINE if mode == "no" else mode
 
 
 class FinishedSearch:
