@@ -6,12 +6,16 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from media_files import image_folder, sound_table
 from planted_run import plant
 from running import BIN, CLASSIFY, call, call_here, rows, succeeded, write_csv
 from safetensors.torch import load_file
+from tiny_media import save_model
+from tiny_words import write_sentences
 
 from ampft.errors import InputError
 from ampft.exit_codes import EXIT_CODES, PartsFailed
@@ -141,6 +145,76 @@ def test_the_report_has_the_command_that_completes_an_interrupted_run(
     assert weights(folder) == weights(undisturbed)
     for each in KEPT:
         assert (folder / each).read_bytes() == (undisturbed / each).read_bytes(), each
+
+
+def texts(folder: Path, model: Path, column: str, labels: Sequence[object]) -> list[object]:
+    """Write texts with labels, and return the flags that read them."""
+    words: list[object] = ["--model_name_or_path", model]
+    for seed, (name, size) in enumerate({"train": 24, "validation": 12, "test": 12}.items()):
+        table = [
+            (text, labels[index % len(labels)]) for index, (text, _) in enumerate(rows(size, seed))
+        ]
+        words += [f"--{name}_file", write_csv(folder / f"{name}.csv", table, ("text", column))]
+    return words
+
+
+def sentences(folder: Path, model: Path) -> list[object]:
+    words: list[object] = ["--model_name_or_path", model]
+    for seed, (name, size) in enumerate({"train": 24, "validation": 12, "test": 12}.items()):
+        write_sentences(folder / f"{name}.conll", size, seed=seed)
+        words += [f"--{name}_file", folder / f"{name}.conll"]
+    return words
+
+
+def images(folder: Path, model: Path) -> list[object]:
+    model = save_model(folder / "vit", "vit")
+    data = image_folder(folder / "images", 4, ("train", "validation", "test"))
+    return ["--model_name_or_path", model, "--dataset_name", data]
+
+
+def sounds(folder: Path, model: Path) -> list[object]:
+    model = save_model(folder / "ast", "ast")
+    return ["--model_name_or_path", model, "--train_file", sound_table(folder / "sounds", 8)]
+
+
+OTHER_TASKS = {
+    "regression": lambda *at: [*texts(*at, "label", (0.5, 1.5, 4)), "--task", "regression"],
+    "multi-label": lambda *at: [
+        *texts(*at, "labels", ("x", "x|y", "y|z")),
+        *("--task", "multi-label", "--label_separator", "|"),
+    ],
+    "words": sentences,
+    "images": images,
+    "sounds": sounds,
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "part"),
+    [
+        *(("words", "serving back"), ("images", "predictions")),
+        *(
+            pytest.param(task, part, marks=pytest.mark.full)
+            for task in OTHER_TASKS
+            for part in PLANTED
+        ),
+    ],
+)
+def test_the_parts_of_other_tasks(task, part, tiny_bert, tmp_path, monkeypatch):
+    sizes = ("--num_train_epochs", 1, "--per_device_train_batch_size", 8, "--use_cpu")
+    words = (CLASSIFY, *OTHER_TASKS[task](tmp_path, tiny_bert), *sizes)
+    straight, folder = tmp_path / "straight", tmp_path / "run"
+    succeeded(call_here(*words, "--output_dir", straight))
+    with monkeypatch.context() as patch:
+        plant(patch, PLANTED[part], full_disk())
+        done = call_here(*words, "--output_dir", folder)
+    assert done.returncode == EXIT_CODES[PartsFailed], done.stdout + done.stderr
+    assert weights(folder) == weights(straight)
+    succeeded(call_here(*words, "--output_dir", folder))
+    assert record_of(folder)["status"] == "finished"
+    assert weights(folder) == weights(straight)
+    for name in {*KEPT} & {path.name for path in straight.iterdir()}:
+        assert (folder / name).read_bytes() == (straight / name).read_bytes(), name
 
 
 def test_an_evaluation_without_memory_is_completed_with_smaller_batches(
