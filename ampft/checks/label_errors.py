@@ -32,6 +32,7 @@ from ampft.evaluation.simple_methods import BAG_OF_WORDS, FROZEN
 from ampft.features.feature import Feature, Write
 from ampft.files import write_text
 from ampft.tasks.task import Task
+from ampft.text.escaping import without_credentials
 from ampft.text.numbers import counted
 from ampft.text.page import (
     Block,
@@ -398,7 +399,8 @@ class LabelErrorInspection(Feature):
             device: Device of the forward passes.
             seed: Seed of parameters that are drawn at random.
         """
-        self._found, self._name = find_label_errors(task, device, seed), task.data.name
+        self._found = find_label_errors(task, device, seed)
+        self._name = without_credentials(task.data.name)
         write(inspection_text(self._found))
 
     def save(self, folder: Path, model: nn.Module) -> None:

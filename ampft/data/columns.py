@@ -271,7 +271,8 @@ def header_hint(columns: Sequence[str], origin: str) -> str:
     suffix = Path(origin).suffix.lower()
     if suffix in (".xlsx", ".xlsm"):
         return " The first row with a value must name them; --sheet_name reads another sheet."
-    if suffix not in (".csv", ".tsv", ".tab"):
+    are_names = not USUAL_NAMES.isdisjoint(map(normalized_name, columns))
+    if suffix not in (".csv", ".tsv", ".tab") or are_names:
         return ""
     hint = (
         " If these are not column names, the file lacks a header: write the names into its first"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -404,6 +404,9 @@ def _text_columns(
     if not choices and _are_twins(others):
         return tuple(others)
     problem = "several possible text columns" if choices else "no text column with a usual name"
+    pairs = [pair for pair in combinations(others, 2) if not choices and _are_twins(pair)]
+    if len(pairs) == 1:
+        hint = f" A pair seems to be --text_column_names {','.join(pairs[0])}."
     raise InputError(
         f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Pass the right"
         f" one, for example --text_column_names text, or a,b for pairs, or a{JOIN}b to join them."
@@ -505,7 +508,8 @@ def _media_by_type(
         return None
     if len(present) > 1 and request.data_kind not in present:
         raise InputError(
-            f"{origin} has columns of images and of sounds. Say which to classify with --task."
+            f"{origin} has columns of images and of sounds. Say which to classify: "
+            "--task images or --task sounds."
         )
     kind = request.data_kind if request.data_kind in present else present[0]
     if len(found[kind]) > 1:

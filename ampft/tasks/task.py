@@ -39,6 +39,7 @@ from ampft.tasks import TaskRow
 from ampft.tasks.outcome import Outcome, Problem, label_config_arguments, problem_with_rule
 from ampft.tasks.table import TASKS, default_task
 from ampft.tasks.task_settings import TaskSettings, check_read_settings
+from ampft.text.escaping import without_credentials
 
 ORIGINS = {FILE_COLUMN: "file", **NUMBER_COLUMNS, ID_COLUMN: "id"}
 
@@ -259,6 +260,8 @@ class Task:
         part = self.data.splits[split]
         names = {name: shown for name, shown in ORIGINS.items() if name in part.column_names}
         columns = part.select_columns(list(names))[rows] if names else {}
+        if FILE_COLUMN in columns:
+            columns[FILE_COLUMN] = list(map(without_credentials, columns[FILE_COLUMN]))
         return {names[name]: values for name, values in columns.items()}
 
     def save_pictures(self, path: Path, outcome: Outcome) -> None:

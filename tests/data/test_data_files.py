@@ -578,3 +578,12 @@ def test_a_class_that_a_flag_removed_is_named(tmp_path, labels, message):
     content = "text,label\n" + "".join(f"t{i},{k}\n" for i, k in enumerate(labels.split()))
     with pytest.raises(InputError, match=rf"{message}.*remove --ignore_label\."):
         load(tmp_path, content, ignore_label="-1")
+
+
+def test_a_header_with_a_usual_name_is_not_doubted(tmp_path):
+    rows = "".join(f"a{i},b{i}\n" for i in range(4))
+    with pytest.raises(InputError, match="Pass the label column") as error:
+        load(tmp_path, f"question1,question2\n{rows}")
+    assert "lacks a header" not in str(error.value)
+    with pytest.raises(InputError, match="lacks a header"):
+        load(tmp_path, f"a good film,a bad film\n{rows}")

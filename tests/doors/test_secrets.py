@@ -17,6 +17,7 @@ from ampft.text.escaping import printable
 from ampft.text.terminal import print_line
 
 CANARY = "hf_QqCanaryQqCanaryQqCanaryQqCanary"
+SPLITS = ("train", "test")
 COMMAND = REPOSITORY / "ampft/cli.py"
 # They print constants, or use `printable` themselves.
 PRINTING = {
@@ -67,18 +68,23 @@ def test_a_traceback_has_no_token():
 def test_no_door_shows_a_token_of_a_path(tiny_model, tmp_path):
     place = tmp_path / CANARY
     place.mkdir()
-    for name, seed in (("train", 0), ("test", 1)):
+    for seed, name in enumerate(SPLITS):
         write_csv(place / f"{name}.csv", rows(60, seed), ("text", "label"))
+        write_csv(place / f"{name}2.csv", rows(30, seed + 2), ("text", "label"))
     model = shutil.copytree(tiny_model, place / "model")
     data = ("--train_file", place / "train.csv", "--test_file", place / "test.csv")
     words = (*data, "--model_name_or_path", model, "--use_cpu", "--cpu_threads", 1)
     short = ("--num_train_epochs", 1, "--max_seq_length", 24)
     moved = (*data, "--model_name_or_path", model)  # their paths in the record are not whole
     run = place / "run"
+    files = [(f"--{name}_file", f"{place / name}.csv,{place / name}2.csv") for name in SPLITS]
+    two = (*(word for pair in files for word in pair), *words[len(data) :])
     arms = ("--arm", "a", "--arm", "b: --learning_rate 1e-3", "--seeds", 3, "--anyway")
     doors = [
         ("train", *words, *short, "--output_dir", run, "--with_tracking", "--history_csv"),
+        ("train", *two, *short, "--inspect_data", "--output_dir", place / "two"),
         ("report", run),
+        ("errors", place / "two", "--output_file", place / "two.html"),
         ("errors", run, "--output_file", place / "errors.html"),
         ("predict", place / "test.csv", "--model", run, "--output_file", place / "p.csv"),
         ("predict", place / "test.csv", "--model", run, "--output_dir", place / "shards"),
@@ -110,7 +116,7 @@ def test_no_door_shows_a_token_of_a_path(tiny_model, tmp_path):
         ("compare", "--output_dir", place / "compared", *arms, "--", *words, *short),
         ("report", place / "compared", "--output_file", place / "compared.html"),
     ]
-    expected = [0, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0]
+    expected = [0, 0, 0, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0]
     for door, code in zip(doors, expected, strict=True):
         done = call_here(COMMAND, *door)
         assert done.returncode == code, (door[0], done.stdout, done.stderr)

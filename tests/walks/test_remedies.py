@@ -17,7 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 from command_walks import OF_COMPARISONS, OF_PREDICTIONS, OF_TABLES
-from data_walks import WALKS, Files, Remedy, Walk
+from data_walks import WALKS as OF_DATA
+from data_walks import Files, Remedy, Walk
+from file_walks import OF_FILES
 from messages import Message, advising_messages, message_of
 from not_walked import NOT_WALKED
 from tiny_text import LABELS, write_contract
@@ -30,6 +32,7 @@ from ampft.data.load import load_data
 from ampft.errors import InputError
 from ampft.runs.record import DataPart
 
+WALKS = {**OF_DATA, **OF_FILES}
 # The message that each walk meets: its file and first words.
 WALKED = json.loads((Path(__file__).parent / "walked.json").read_text())
 NO_SPLITS = ("--validation_fraction", "0", "--test_fraction", "0")
@@ -40,8 +43,9 @@ def written(files: Files, folder) -> None:
     for name, content in files.items():
         path = folder / name
         if content is None:
-            path.unlink()
-            path.parent.rmdir()
+            path.unlink(missing_ok=True)
+            if not any(path.parent.iterdir()):
+                path.parent.rmdir()
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

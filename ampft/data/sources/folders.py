@@ -73,7 +73,8 @@ def folder_kind(name: str, wanted: str | None = None) -> str | None:
     if len(found) > 1 and wanted not in found:
         both = " and ".join(f"{kind}s ({file})" for kind, file in found.items())
         raise InputError(
-            f"--dataset_name {name}: the folder has {both}. Say which to classify with --task."
+            f"--dataset_name {name}: the folder has {both}. Say which to classify: "
+            "--task images or --task sounds."
         )
     if wanted == TEXT:
         return TEXT if TEXT in found else None

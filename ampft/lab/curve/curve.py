@@ -25,6 +25,7 @@ from ampft.comparison.settings import (
 from ampft.errors import InputError
 from ampft.flag import OUTPUT, flag
 from ampft.precision.modes import BASELINE, canonical_mode
+from ampft.runs.redaction import redact_command
 from ampft.text.terminal import print_line
 
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ def _written(command: CompareCommand, plan: Plan, folder: Path) -> LearningCurve
         labels,
         name=data_stem(command.classify.dataset_name or command.classify.train_file or "data"),
         validation_share=largest.validation_examples / max(labels.values()) if counted else 0.0,
-        settings=shlex.join(command.classify_argv),
+        settings=shlex.join(redact_command(["ampft", *command.classify_argv])[1:]),
     )
     write_curve(curve, folder)
     return curve
