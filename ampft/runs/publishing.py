@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
-from ampft.decision import UNKNOWN, joined_parts, template
+from ampft.decision import CONTRACT_NAME, TEMPERATURE, THRESHOLDS, UNKNOWN, joined_parts, template
 from ampft.errors import InputError
 from ampft.features.feature import Feature
 from ampft.flag import split_names
@@ -63,6 +63,7 @@ def model_card(
         _use(record, hub_model_id or THIS_FOLDER),
         _long_texts(record, has_record=hub_model_id is None),
         _least_probability(record),
+        _folded_thresholds(record, hub_model_id or THIS_FOLDER),
         _served_back(record),
         _precision(record),
         f"## Results\n\n{markdown(result_blocks(record, report))}",
@@ -193,6 +194,31 @@ def _least_probability(record: RunRecord) -> str:
     return (
         f"A label is predicted if its probability is at least {least:g}. A pipeline gives the "
         "probability of every label, and decides nothing."
+    )
+
+
+def _folded_thresholds(record: RunRecord, model: str) -> str:
+    """Return the code that moves tuned thresholds of several labels into a copy of the model."""
+    row, decisions = task_row(record), record.decisions
+    is_tuned = decisions is not None and decisions.labels
+    if not (row.several_labels and is_tuned) or row.labels_of_columns or holds_adapters(record):
+        return ""
+    return (
+        "Each label has a threshold of its own, which a pipeline does not apply. This moves the "
+        "thresholds into the biases of a copy, in which a label is predicted from a probability "
+        "of 0.5 on, by any client; the last layer must have biases, and the probabilities of the "
+        "copy are shifted.\n\n```python\n"
+        f"import json\nfrom pathlib import Path\n\nimport torch\nfrom transformers import "
+        f'{row.model_class}, AutoTokenizer\n\nfolder = "{model}"\n'
+        f"model = {row.model_class}.from_pretrained(folder)\n"
+        f'rule = json.loads(Path(folder, "{CONTRACT_NAME}").read_text())["rule"]["decisions"]\n'
+        f'thresholds = torch.tensor(rule["{THRESHOLDS}"], dtype=torch.float64)\n'
+        "logits = thresholds.logit().nan_to_num(1e4, 1e4, -1e4)  # above 1: never predicted\n"
+        "linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]\n"
+        "head = [m for m in linear if m.out_features == len(thresholds)][-1]\n"
+        f'head.bias.data -= logits * rule.get("{TEMPERATURE}", 1.0)\n'
+        'model.save_pretrained("folded")\n'
+        'AutoTokenizer.from_pretrained(folder).save_pretrained("folded")\n```'
     )
 
 

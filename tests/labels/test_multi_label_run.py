@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import pyarrow.parquet as pq
 import pytest
@@ -116,6 +117,26 @@ def tuned(tiny_model, tmp_path_factory) -> Finished:
         )
     )  # fmt: skip
     return Finished(folder, done.stdout, done.stderr)
+
+
+def test_the_card_moves_thresholds_into_a_copy_that_a_pipeline_reads(tuned, tmp_path, monkeypatch):
+    from transformers import pipeline
+
+    monkeypatch.chdir(tmp_path)
+    card = (tuned.folder / "README.md").read_text()
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", card, re.DOTALL) if "folded" in c]
+    exec(code.replace("path/to/this/folder", str(tuned.folder)), {})
+    rows = pq.read_table(tuned.folder / "predictions.parquet").to_pydict()
+
+    def agreeing(folder) -> int:
+        answers = pipeline("text-classification", model=str(folder), device="cpu", top_k=None)(
+            rows["text"]
+        )
+        found = [{each["label"] for each in a if each["score"] >= 0.5} for a in answers]
+        return sum(a == {*b} for a, b in zip(found, rows["prediction"], strict=True))
+
+    assert agreeing("folded") == len(rows["text"])
+    assert agreeing(tuned.folder) < len(rows["text"]), "thresholds of 0.5 agree already"
 
 
 def test_tuned_thresholds_are_saved_reported_and_used(tuned, tmp_path):

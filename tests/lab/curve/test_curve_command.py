@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from ampft import cli
 from ampft.comparison.settings import ArmSettings
+from ampft.lab.curve import curve
 from ampft.lab.curve.curve import CURVE, label_counts_by_arm
 
 RUN = ("--train_file", "train.csv", "--test_file", "test.csv")
@@ -53,3 +56,20 @@ def test_the_report_of_a_curve_writes_no_page_and_says_so(tmp_path, capsys):
     assert "--output_file" in (message := capsys.readouterr().err)
     assert "is not a comparison. Remove the flag" in message
     assert not page.exists()
+
+
+def test_the_settings_in_a_curve_have_no_token(monkeypatch, tmp_path):
+    canary = "hf_QqCanaryQqCanaryQqCanaryQqCanary"
+    monkeypatch.setattr(
+        "ampft.lab.curve.learning_curve.learning_curve", lambda *_, settings, **__: settings
+    )
+    monkeypatch.setattr("ampft.lab.curve.curve_page.write_curve", lambda curve, folder: None)
+    arm = SimpleNamespace(name="labels-40", flags=())
+    command = SimpleNamespace(
+        classify_argv=["--train_file", f"{canary}/a.csv", "--seed", "3"],
+        classify=SimpleNamespace(dataset_name=None, train_file=f"{canary}/a.csv"),
+    )
+    plan = SimpleNamespace(
+        design=SimpleNamespace(arm_settings=[arm]), arm_estimates={arm.name: None}
+    )
+    assert curve._written(command, plan, tmp_path) == "--train_file REDACTED/a.csv --seed 3"
