@@ -39,7 +39,7 @@ class CommandEntry:
 class FolderReport:
     """How `ampft report` reports a folder that holds no run, such as a comparison."""
 
-    is_in: Callable[[Path], bool]  # Whether a folder is one of these.
+    file: str  # Name of a file that only these folders have.
     text: Callable[[Path], str]
     # Writes the page of a folder to a file; None if there is none.
     write_page: Callable[[Path, Path], None] | None = None

@@ -51,7 +51,7 @@ def report(line: CommandLine[ReportFlags]) -> None:
     """Print the report of a run, or of another folder that an add-on knows."""
     folder, output_file = Path(line.flags.run), line.flags.output_file
     reports = [report for added in reversed(FOLDER_REPORTS.all()) for report in added]
-    other = next((report for report in reports if report.is_in(folder)), None)
+    other = next((report for report in reports if (folder / report.file).is_file()), None)
     if output_file is not None and folder.is_dir() and (other is None or not other.write_page):
         raise InputError(f"--output_file: {folder} is not a comparison. Remove the flag.")
     if other is None:

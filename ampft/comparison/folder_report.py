@@ -13,14 +13,6 @@ from ampft.comparison.report.report_files import read_comparison, terminal_text,
 from ampft.errors import InputError
 
 
-def _is_finished(folder: Path) -> bool:
-    return (folder / COMPARISON_NAME).is_file()
-
-
-def _is_unfinished(folder: Path) -> bool:
-    return (folder / PLAN_NAME).is_file()
-
-
 def _finished_text(folder: Path) -> str:
     comparison = read_comparison(folder)
     text = terminal_text(comparison).rstrip("\n")
@@ -48,5 +40,5 @@ def _refuse_unfinished(folder: Path) -> str:
     )
 
 
-FINISHED = FolderReport(_is_finished, _finished_text, _write_page)
-UNFINISHED = FolderReport(_is_unfinished, _refuse_unfinished, _write_page)
+FINISHED = FolderReport(COMPARISON_NAME, _finished_text, _write_page)
+UNFINISHED = FolderReport(PLAN_NAME, _refuse_unfinished, _write_page)

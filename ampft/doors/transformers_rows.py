@@ -364,10 +364,6 @@ def _labels(value: str, given: Given) -> list[str]:
     return []
 
 
-def _regression(value: str, given: Given) -> list[str]:
-    return ["--task", "regression"] if is_true(value) else []
-
-
 def _text_columns(value: str, given: Given) -> list[str]:
     """Convert `a,b,c` of run_classification, which joins columns; `a,b` alone is a pair here."""
     if "text_column_delimiter" in given or value.count(",") > 1:
@@ -856,7 +852,9 @@ ROWS: dict[str, Row] = {
     "label_names": _refused(
         "the labels of a data set are found; --label_column_name names the column.", LIST
     ),
-    "do_regression": Row(CONVERTED, "--task regression if true", SWITCH, _regression),
+    "do_regression": Row(
+        CONVERTED, "--task regression if true", SWITCH, _if_true("--task", "regression")
+    ),
     "config_name": Row(
         REFUSED, "unless it is the model's: weights and configuration are one", convert=_config_name
     ),

@@ -249,12 +249,8 @@ def chart(curve: LearningCurve) -> Markup:
     )
 
 
-def _is_curve(folder: Path) -> bool:
-    return (folder / CURVE_NAME).is_file()
-
-
 def _folder_text(folder: Path) -> str:
     return curve_text(read_curve(folder / CURVE_NAME))
 
 
-CURVE_REPORT = FolderReport(_is_curve, _folder_text)
+CURVE_REPORT = FolderReport(CURVE_NAME, _folder_text)

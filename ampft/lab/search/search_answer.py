@@ -114,8 +114,4 @@ def _signed(value: float, answer: SearchAnswer) -> str:
     return points(value) if answer.is_share else signed_number(value, 4)
 
 
-def _is_search(folder: Path) -> bool:
-    return (folder / SEARCH_NAME).is_file()
-
-
-SEARCH_REPORT = FolderReport(_is_search, report_text)
+SEARCH_REPORT = FolderReport(SEARCH_NAME, report_text)
