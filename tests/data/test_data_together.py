@@ -97,11 +97,11 @@ def test_text_columns_must_be_one_or_two_others(tmp_path, names):
 
 
 def test_rows_in_two_splits_are_counted_and_refused_when_asked(tmp_path):
-    test = csv_of([("text 0", "a"), ("text 1", "a"), ("new", "a")])
+    test = csv_of([("text 0", "a"), ("text 1", "a"), ("text 2", "a"), ("new", "a")])
     data = with_test(tmp_path, GOOD, test)
-    note = "2 of 3 test rows have inputs that train has too, 1 of them with a different label"
-    assert any(note in other for other in data.notes)
-    with pytest.raises(InputError, match=r"--fail_on_leak: 2 of 3 .*test\.csv, lines 2, 3"):
+    note = "3 of 4 test rows have inputs that train has too, 1 of them with a different label"
+    assert any(note in other for other in data.notes), data.notes
+    with pytest.raises(InputError, match=r"--fail_on_leak: 3 of 4 .*test\.csv, lines 2, 3, 4"):
         with_test(tmp_path, GOOD, test, fail_on_leak=True)
 
 

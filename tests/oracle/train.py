@@ -510,6 +510,10 @@ def check(case: Case, drawn: Drawn, run: RunFolder, oracle: Trained) -> list[Dis
     found = compare("steps", [row["step"] for row in run.history], [*range(1, done + 1)])
     if "early_stopping_patience" not in case.settings:
         found += compare("number of steps", done, oracle.steps)
+    for row in run.history:
+        for name in ("examples", "tokens"):
+            rate = row[name] / row["seconds"]
+            found += compare(f"history: {name} per second", row[f"{name}_per_second"], rate, 1e-9)
     if found:
         return found
     for name, values, precise in (

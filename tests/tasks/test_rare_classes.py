@@ -221,6 +221,12 @@ def result(name, accuracy, difference):
     return SimpleMethodResult(name=name, metrics={"accuracy": accuracy}, difference=interval)
 
 
+def test_an_interval_is_in_points_or_in_the_unit_of_its_metric():
+    interval = Interval(-0.01234, -0.02, 0.0345, 400)
+    assert interval.text(100) == "−1.2, −2.0 to +3.5"
+    assert interval.text() == "−0.0123, −0.0200 to +0.0345"
+
+
 def test_nothing_that_beats_the_frequencies_is_not_called_cheaper():
     problem = SingleLabel(("common", "rare"))
     constant = result(FREQUENCIES, 0.98, 0.0)

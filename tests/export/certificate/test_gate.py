@@ -169,6 +169,13 @@ def test_logits_that_are_not_finite_are_left_out_of_the_differences():
     assert (found.largest, found.range) == (0.5, 0.0)
 
 
+def test_the_difference_of_a_row_is_its_largest():
+    tally = LogitTally()
+    other = np.array([[0.1, 0.9, 0.2], [0.3, 0.1, 0.0]])
+    tally.add(np.zeros((2, 3)), other)
+    assert tally.large == pytest.approx(np.quantile([0.9, 0.3], 0.9))
+
+
 @pytest.mark.parametrize("mean", [0.0, 1990.0, -1990.0])
 @pytest.mark.parametrize(("fault", "is_equal"), [(0.0, True), (0.001, False)])
 def test_numbers_are_equal_up_to_what_float32_holds(mean, fault, is_equal):
