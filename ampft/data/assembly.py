@@ -204,11 +204,13 @@ def _with_weights(part: LabelledRows, request: DataRequest) -> LabelledRows:
 def refuse_no_rows(rows: Mapping[str, LabelledRows]) -> None:
     """Raise InputError when a split has no rows."""
     for split, part in rows.items():
-        if len(part.labels) == 0:
+        if len(part.labels) == 0 and part.ignored:
             raise InputError(
-                f"{part.origin}: no rows for the {split} split. "
-                + (part.left_out_by_label or "Add at least one.")
+                f"{part.origin}: no rows for the {split} split. {part.left_out_by_label} "
+                "Add others, or remove --ignore_label if these labels are classes."
             )
+        if len(part.labels) == 0:
+            raise InputError(f"{part.origin}: no rows for the {split} split. Add at least one.")
 
 
 def refuse_no_numbers(rows: Mapping[str, LabelledRows], *, needs_several: bool = True) -> None:
@@ -370,11 +372,17 @@ def class_names(rows: Mapping[str, LabelledRows], *, several: bool) -> tuple[str
             " row need at least two. To predict whether a text has this label, use --task text"
             " with two classes, such as yes and no."
         )
+    if len(train.names) < 2 and train.ignored:
+        raise InputError(
+            f"{train.origin}: all {len(train.labels)} rows have the label"
+            f" {quoted(train.names[0])}, and a classifier needs at least two classes."
+            f" {train.left_out_by_label} If these labels are classes, remove --ignore_label."
+        )
     if len(train.names) < 2:
         raise InputError(
             f"{train.origin}: all {len(train.labels)} rows have the label"
-            f" {quoted(train.names[0])}. A classifier needs at least two classes. "
-            + (train.left_out_by_label or "Check --label_column_name.")
+            f" {quoted(train.names[0])}. A classifier needs at least two classes. Check"
+            " --label_column_name."
         )
     if train.declared is None:
         if not several:

@@ -37,10 +37,8 @@ class LabelledRows:
 
     @property
     def left_out_by_label(self) -> str:
-        """Which rows `--ignore_label` left out, and how to keep them; empty if none."""
-        if not self.ignored:
-            return ""
-        return f"{' '.join(self.notes)} If these labels are classes, remove --ignore_label."
+        """Which rows `--ignore_label` left out; empty if none."""
+        return " ".join(self.notes) if self.ignored else ""
 
     def names_of(self, row: int) -> frozenset[str]:
         """Return the labels of the row with index `row`."""

@@ -189,15 +189,15 @@ def read_token_tables(
 
 def _refuse_one_tag(train: LabelledRows, columns: DataColumns) -> None:
     """Raise InputError when all training words have the same tag."""
+    if len(train.names) < 2 and train.ignored:
+        raise InputError(
+            f"{train.origin}: the words that are left have fewer than two different tags. "
+            f"{train.left_out_by_label} If these tags are classes, remove "
+            "--ignore_label."
+        )
     if train.names in ((), (OUTSIDE,)):
         raise InputError(
-            f"{train.origin}: no word has a tag other than {OUTSIDE}. "
-            + (train.left_out_by_label or f"Check {LABEL_FLAG}.")
-        )
-    if len(train.names) == 1 and train.ignored:
-        raise InputError(
-            f"{train.origin}: all words have the tag {quoted(train.names[0])}. "
-            f"{train.left_out_by_label}"
+            f"{train.origin}: no word has a tag other than {OUTSIDE}. Check {LABEL_FLAG}."
         )
     if len(train.names) == 1:
         raise InputError(

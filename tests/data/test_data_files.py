@@ -576,7 +576,7 @@ def test_a_class_that_is_declared_twice_is_refused(tmp_path):
 )
 def test_a_class_that_a_flag_removed_is_named(tmp_path, labels, message):
     content = "text,label\n" + "".join(f"t{i},{k}\n" for i, k in enumerate(labels.split()))
-    with pytest.raises(InputError, match=rf"{message}.*remove --ignore_label\."):
+    with pytest.raises(InputError, match=rf"{message}.*remove --ignore_label"):
         load(tmp_path, content, ignore_label="-1")
 
 
