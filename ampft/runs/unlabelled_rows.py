@@ -108,10 +108,10 @@ def find_unlabelled_rows(args: ClassifyArguments) -> UnlabelledRows | None:
     try:
         rows = checked_rows(_request(args, files[0]), saved)
         names = saved.record.label_names
-        number = None if rows.labels is None else _without_label(rows, names)
+        number, with_label = (None, 0) if rows.labels is None else _count_labels(rows, names)
     except InputError:  # the evaluation says what is wrong, in the words of its flags
         return None
-    if number == 0:
+    if number == 0 or (with_label and args.drop_missing_labels):
         return None
     found = UnlabelledRows(files[0], number, args)
     if args.max_predict_samples is not None:
@@ -146,12 +146,13 @@ def _request(args: ClassifyArguments, file: Path) -> PredictRequest:
     )
 
 
-def _without_label(rows: InputRows, label_names: Sequence[str]) -> int:
-    """Return the number of rows without a label, or with one that stands for none."""
+def _count_labels(rows: InputRows, label_names: Sequence[str]) -> tuple[int, int]:
+    """Return how many rows have no label, or one that stands for none, and how many have one."""
     assert rows.labels is not None, "the rows have a column of labels"
     none = {(str(code),) for code in (NO_LABEL, UNLABELLED) if str(code) not in label_names}
     if getattr(rows.labels, "numbers", False):
         none = set()
     cells = rows.table.read(rows.labels.columns)
     parsed = (rows.labels.parse(values, rows.place(number)) for number, values in cells)
-    return sum(labels is None or labels in none for labels in parsed)
+    without = [labels is None or labels in none for labels in parsed]
+    return sum(without), len(without) - sum(without)

@@ -112,8 +112,6 @@ def evaluate_only(trained: Trained, words: list[object], settings: Settings) -> 
     case, drawn, run = trained
     if {"calibrate", "tune_thresholds", "abstain"} & set(settings) or case.processes > 1:
         return []
-    if "missing_labels" in case.traits:  # then all rows are predicted, without a report
-        return []
     output = drawn.model.parent / "evaluated"
     kept = {name: value for name, value in settings.items() if name in OF_ANSWERS}
     words = [*replace(drawn, model=run.folder).words(), *words, "--output_dir", output,

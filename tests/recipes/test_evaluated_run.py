@@ -298,6 +298,20 @@ def test_test_rows_without_labels_are_predicted(case, run, files, tmp_path):
     assert "Remove the flag" in refused.stderr
 
 
+def test_rows_without_labels_are_left_out_if_the_command_says_so(run, files, tmp_path):
+    out, file = (
+        tmp_path / "out",
+        without_labels(files / "test.csv", tmp_path / "u.csv", "some empty"),
+    )
+    succeeded(
+        evaluate(run.folder, out, "--test_file", file, "--do_predict", "--drop_missing_labels")
+    )
+    labelled = len(range(0, len(sentences(file)[0]), 3))
+    assert record_of(out)["data"]["examples"]["test"] == labelled
+    assert pq.read_table(out / "predictions.parquet").num_rows == labelled
+    assert_same_weights(run.folder, out)
+
+
 def test_rows_without_labels_of_a_model_that_ampft_did_not_train(run, files, tmp_path):
     model = plain_copy(run.folder, tmp_path / "model", ["fruit", "metal", "river"])
     out, file = (
