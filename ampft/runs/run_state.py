@@ -47,11 +47,59 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
     Args:
         write: Function that prints a line above the progress bar, on the main process.
     """
-    args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
-    inspects = args.inspect_data and accelerator.is_main_process
-    on_cpu = accelerator.device.type == "cpu"
     average = averaged_weights(prepared)
-    metrics = prepared.task.problem.metrics
+    features = (
+        *_observing_features(prepared, write),
+        average,
+        fitted_decisions(prepared),
+        _validations(prepared, write, average),
+        scaled_head(prepared, write),
+        *_ending_features(prepared),
+    )
+    return tuple(feature for feature in features if feature is not None)
+
+
+def _observing_features(prepared: Prepared, write: Write) -> list[Feature]:
+    """Return what observes the steps: trackers, inspected data, memory, cores, ranges of values."""
+    args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
+    features: list[Feature] = []
+    if chosen := split_names(args.metric):
+        features.append(ChosenMetrics(chosen, accelerator, write))
+    features.append(
+        TrackerReporting(
+            accelerator,
+            redact_secrets(asdict(args)) if accelerator.log_with else None,
+            without_credentials(prepared.folder.name),
+            prepared.folder,
+            begins_again=point is not None and point.is_first,
+            sent=0 if point is None else point.sent,
+        )
+    )
+    if args.inspect_data and accelerator.is_main_process:
+        inspect_labels = LABEL_INSPECTION.require()
+        features.append(inspect_labels(prepared.task, write, accelerator.device, args.seed))
+    features.append(PeakMemoryMonitor(accelerator.device, prepared.started.memory))
+    if accelerator.device.type == "cpu":
+        features.append(ContentionMonitor(torch.get_num_threads(), prepared.started.cpu, write))
+    features.append(
+        NonfiniteStepMonitor(
+            prepared.folder / NONFINITE_NAME,
+            accelerator,
+            prepared.model,
+            mode=prepared.precision.mode,
+            skips=args.on_nonfinite == "skip",
+            write=write,
+        )
+    )
+    if args.watch is not None:
+        watch_ranges, model = RANGE_MONITOR.require(), prepared.loaded.model
+        features.append(watch_ranges(args.watch, accelerator, model, prepared.precision, write))
+    return features
+
+
+def _validations(prepared: Prepared, write: Write, average: AveragedWeights | None) -> Validations:
+    """Return what validates the model, keeps its best weights and stops early."""
+    args, metrics = prepared.args, prepared.task.problem.metrics
     selectors: Mapping[str, Selector] = {**RANKING, **metrics}
     named = args.metric_for_best_model
     weights = prepared.task.class_weights
@@ -60,67 +108,42 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
         primary = BALANCED_ACCURACY.name  # a weighted training may lose accuracy
     metric = selectors[primary if named is None else selecting_metric(named, metrics)]
     loss = metrics.get(LOSS) or metrics.get(ERROR)
-    by_loss = args.metric_for_best_model is None and loss is not None and prepared.selects_best
+    by_loss = named is None and loss is not None and prepared.selects_best
     kept_by = loss if by_loss and loss is not None else metric
     stopping = EarlyStopping(args.early_stopping_patience)
-    best = BestModel(prepared.folder, kept_by, stopping, average=average)
-    chosen = split_names(args.metric) or ()
-    splits = prepared.task.data.splits
-    rows = len(splits["validation"]) if by_loss else 0
-    features = (
-        ChosenMetrics(chosen, accelerator, write) if chosen else None,
-        TrackerReporting(
-            accelerator,
-            redact_secrets(asdict(args)) if accelerator.log_with else None,
-            without_credentials(prepared.folder.name),
-            prepared.folder,
-            begins_again=point is not None and point.is_first,
-            sent=0 if point is None else point.sent,
-        ),
-        LABEL_INSPECTION.require()(prepared.task, write, accelerator.device, args.seed)
-        if inspects
-        else None,
-        PeakMemoryMonitor(accelerator.device, prepared.started.memory),
-        ContentionMonitor(torch.get_num_threads(), prepared.started.cpu, write) if on_cpu else None,
-        NonfiniteStepMonitor(
-            prepared.folder / NONFINITE_NAME,
-            accelerator,
-            prepared.model,
-            mode=prepared.precision.mode,
-            skips=args.on_nonfinite == "skip",
-            write=write,
-        ),
-        None
-        if args.watch is None
-        else RANGE_MONITOR.require()(
-            args.watch, accelerator, prepared.loaded.model, prepared.precision, write
-        ),
-        average,
-        fitted_decisions(prepared),
-        Validations(
-            best,
-            {name: metrics[name].title for name in prepared.task.problem.printed},
-            accelerator,
-            prepared.model,
-            write,
-            len(prepared.step_batches),
-            args.eval_steps,
-            metric,
-            torch.zeros(rows, dtype=torch.float64) if by_loss else None,
-            epochs_between=prepared.validated_epochs,
-            groups=_validation_groups(prepared) if by_loss else None,
-            class_weights=weights if by_loss and prepared.task.row.decides_per_case else None,
-        ),
-        scaled_head(prepared, write),
-        AdapterMerging(prepared.plain_model, prepared.loaded) if args.merges_lora else None,
-        None
-        if args.evaluated
-        else UtilisationMeasurement(
-            accelerator,
-            prepared.plain_model,
-            prepared.precision,
-            has_tokens=prepared.task.row.kind.has_words,
-        ),
+    rows = len(prepared.task.data.splits["validation"]) if by_loss else 0
+    return Validations(
+        BestModel(prepared.folder, kept_by, stopping, average=average),
+        {name: metrics[name].title for name in prepared.task.problem.printed},
+        prepared.accelerator,
+        prepared.model,
+        write,
+        len(prepared.step_batches),
+        args.eval_steps,
+        metric,
+        torch.zeros(rows, dtype=torch.float64) if by_loss else None,
+        epochs_between=prepared.validated_epochs,
+        groups=_validation_groups(prepared) if by_loss else None,
+        class_weights=weights if by_loss and prepared.task.row.decides_per_case else None,
+    )
+
+
+def _ending_features(prepared: Prepared) -> list[Feature]:
+    """Return what follows the last step, and the clock that ends a training."""
+    args, splits = prepared.args, prepared.task.data.splits
+    features: list[Feature] = []
+    if args.merges_lora:
+        features.append(AdapterMerging(prepared.plain_model, prepared.loaded))
+    if not args.evaluated:
+        features.append(
+            UtilisationMeasurement(
+                prepared.accelerator,
+                prepared.plain_model,
+                prepared.precision,
+                has_tokens=prepared.task.row.kind.has_words,
+            )
+        )
+    features.append(
         TrainingClock(
             TimeLimit(args.max_seconds, prepared.started.seconds),
             args.max_time,
@@ -128,10 +151,11 @@ def make_features(prepared: Prepared, write: Write) -> tuple[Feature, ...]:
             prepared.step_batches.effective_batch_size,
             validation_rows=len(splits["validation"]) if prepared.selects_best else 0,
             final_rows=len(splits[prepared.final_split]),
-        ),
-        PushToHub(args.hub_model_id, private=args.hub_private_repo) if args.push_to_hub else None,
+        )
     )
-    return tuple(feature for feature in features if feature is not None)
+    if args.push_to_hub:
+        features.append(PushToHub(args.hub_model_id, private=args.hub_private_repo))
+    return features
 
 
 def averaged_weights(prepared: Prepared) -> AveragedWeights | None:
