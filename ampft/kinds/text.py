@@ -294,7 +294,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
         flag=settings.processor_flag,
         trust_remote_code=settings.trust_remote_code,
     )
-    set_padding_side(tokenizer, config)
+    note = set_padding_side(tokenizer, config)
     collator = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=settings.pad_to_multiple_of)
     reader = text_reader(collator, config, settings, data.input_columns)
     column = data.input_columns[0]
@@ -310,7 +310,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
         return reader.encode([batch[column]])
 
     tokens: dict[str, TextExamples] = {}
-    notes: list[str] = []
+    notes = [note] if note is not None and len(data.input_columns) > 1 else []
     advice: list[str] = []
     max_length, stride = reader.tokenization.max_length, reader.tokenization.stride
     for name, split in data.splits.items():

@@ -172,7 +172,7 @@ def read_contract(folder: Path) -> Contract | None:
         ) from error
 
 
-def set_padding_side(tokenizer: Any, config: Any) -> None:
+def set_padding_side(tokenizer: Any, config: Any) -> str | None:
     """Make a tokenizer pad where the model expects it, and mark the padding.
 
     Tokenizers of decoders often put padding before the text, for generating. Models that count
@@ -182,22 +182,33 @@ def set_padding_side(tokenizer: Any, config: Any) -> None:
     A tokenizer whose `model_input_names` lack the mask would make the model attend to padding.
     Token types that the model does not read, or for which its table is too small, are left out: the
     model then reads all tokens as of the first type.
+
+    Returns:
+        A note if token types are left out, which matters for pairs of texts; None otherwise.
     """
     if config.model_type in (PACKED_FAMILIES.get() or ()):
         tokenizer.padding_side = "right"
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
-        return
+        return None
     model_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
     parameters = inspect.signature(model_class.forward).parameters
     takes_mask = MASK in parameters
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     types = getattr(config, "type_vocab_size", None) or 0  # 0 in DeBERTa, which then reads none
-    if TYPES in tokenizer.model_input_names and (
-        not (TYPES in parameters or takes_any) or 0 < types <= _largest_type(tokenizer)
-    ):
-        _set_inputs(tokenizer, [n for n in tokenizer.model_input_names if n != TYPES])
+    note = None
+    if TYPES in tokenizer.model_input_names:
+        given = _largest_type(tokenizer) + 1
+        known = types if TYPES in parameters or takes_any else None
+        if known is None or 0 < known < given:
+            _set_inputs(tokenizer, [n for n in tokenizer.model_input_names if n != TYPES])
+            read = "reads none" if known is None else f"has {known}"
+            note = (
+                f"token types are left out: the tokenizer gives {given}, and the model {read}, so "
+                "it does not see by them which text of a pair is the second"
+            )
     if takes_mask and MASK not in tokenizer.model_input_names:
         _set_inputs(tokenizer, [*tokenizer.model_input_names, MASK])
+    return note
 
 
 def set_padding(tokenizer: Any, side: str) -> None:
