@@ -22,6 +22,26 @@ def bad_table(content: str, *remedies: Remedy, words: str = COMPARED) -> Walk:
 
 
 MENDED = {"q-seed2.csv": GOOD}
+ONE_CLASS = dict.fromkeys(ARMS, table(*(f"{i},x,x" for i in range(12))))
+
+
+def shares(first: float) -> str:
+    """Return a table with probabilities, of which the first row's sum is `first`."""
+    rows = ((i, "xy"[i % 2], 0.9 if i % 2 == 0 else 0.1) for i in range(12))
+    return table(
+        *(f"{i},{k},{p},{(first if i == 0 else 1) - p:.1f}" for i, k, p in rows),
+        header="id,label,probability_x,probability_y",
+    )
+
+
+FOLDED = [f"{i},{'xy'[i % 2]},{'xy'[i * i % 2]}" for i in range(12)]
+FOLD = "id,label,prediction,fold"
+IN_ONE_FOLD, IN_FOLDS = (
+    table(
+        *(f"{row},{i % folds}" for i, row in enumerate(FOLDED)), header="id,label,prediction,fold"
+    )
+    for folds in (1, 3)
+)
 OF_TABLES = {
     "an id twice": bad_table(GOOD + "0,x,x\n", Remedy("Give every example once", files=MENDED)),
     "an empty cell": bad_table(
@@ -39,6 +59,33 @@ OF_TABLES = {
     "one arm": Walk(
         TABLES, "--predictions p-seed1.csv p-seed2.csv p-seed3.csv",
         (Remedy("Add a table of another arm", add="q-seed1.csv q-seed2.csv q-seed3.csv"),),
+    ),
+    "probabilities with another sum": Walk(
+        dict.fromkeys(ARMS, shares(1)) | {"q-seed2.csv": shares(1.4)}, COMPARED,
+        (Remedy("Write probabilities, not logits", files={"q-seed2.csv": shares(1)}),),
+    ),
+    "one class in all tables": Walk(
+        ONE_CLASS, COMPARED,
+        (Remedy("Compare more examples", files=TABLES),
+         Remedy("list all classes with --label_names", add="--label_names x,y")),
+    ),
+    "two seeds": Walk(
+        TABLES, "--predictions p-seed1.csv p-seed2.csv q-seed1.csv q-seed2.csv",
+        (Remedy("Add trainings with other seeds", add="p-seed3.csv q-seed3.csv"),
+         Remedy("give one table per arm to compare these models only",
+                add="--predictions p=p-seed1.csv q=q-seed1.csv",
+                without="--predictions p-seed1.csv p-seed2.csv q-seed1.csv q-seed2.csv")),
+    ),
+    "one fold": Walk(
+        dict.fromkeys(ARMS, IN_ONE_FOLD), COMPARED,
+        (Remedy("remove the column for a test split", files=TABLES),
+         Remedy("at least two folds", files=dict.fromkeys(ARMS, IN_FOLDS))),
+    ),
+    "tables without seeds": Walk(
+        TABLES, "--predictions p=p-seed1.csv p=q-seed1.csv",
+        (Remedy("named ARM=FILE with an arm of its own",
+                add="--predictions p=p-seed1.csv q=q-seed1.csv",
+                without="--predictions p=p-seed1.csv p=q-seed1.csv"),),
     ),
     "unpaired seeds": Walk(
         TABLES, "--predictions p-seed1.csv p-seed2.csv p-seed3.csv q-seed1.csv q-seed2.csv",
@@ -119,6 +166,18 @@ OF_PREDICTIONS = {
     "too many labels": Walk(
         TEXTS, f"{MODEL} in.csv --top_k 99",
         (Remedy("between 1 and 3", add="--top_k 3", without="--top_k 99"),),
+    ),
+    "no examples in a batch": Walk(
+        TEXTS, f"{MODEL} in.csv --batch_size 0",
+        (Remedy("must be at least 1", add="--batch_size 1", without="--batch_size 0"),),
+    ),
+    "no such run": Walk(
+        TEXTS, "--model ran in.csv",
+        (Remedy("Give the --output_dir of a run", add=MODEL, without="--model ran"),),
+    ),
+    "a folder as output": Walk(
+        TEXTS | {"o/a.txt": "x"}, f"{MODEL} in.csv --output_file o",
+        (Remedy("Choose a file", add="--output_file o7.csv", without="--output_file o"),),
     ),
     "columns": Walk(
         TEXTS, f"{MODEL} in.csv --text_column_names a,b",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -203,7 +204,10 @@ def _share_of_errors(baseline: ArmResult, metric: Metric, margin: float) -> floa
 
 
 def _metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricOverSeeds]:
-    """Return mean, standard deviation and values over the seeds of every metric, by name."""
+    """Return mean, standard deviation and values over the seeds of every metric, by name.
+
+    A metric that a seed leaves undefined, such as one of classes that do not occur, is left out.
+    """
     columns = {name: [p.metrics[name] for p in predictions] for name in predictions[0].metrics}
     # `statistics` sums exactly, so equal values have a deviation of exactly 0.
     return {
@@ -213,6 +217,7 @@ def _metric_values(predictions: Sequence[RunPredictions]) -> dict[str, MetricOve
             per_seed=tuple(values),
         )
         for name, values in columns.items()
+        if all(map(math.isfinite, values))
     }
 
 
