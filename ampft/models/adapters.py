@@ -76,6 +76,7 @@ def add_lora(model: nn.Module, part: TrainedPartSettings) -> None:
     check_peft()
     assert part.lora_r is not None, "adapters have a rank"
     from peft import LoraConfig, inject_adapter_in_model
+    from transformers.pytorch_utils import Conv1D
 
     head = head_names(model)
     already_frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
@@ -85,6 +86,12 @@ def add_lora(model: nn.Module, part: TrainedPartSettings) -> None:
         lora_alpha=2 * part.lora_r if part.lora_alpha is None else part.lora_alpha,
         lora_dropout=part.lora_dropout,
         target_modules=targets,
+        # Weights of `Conv1D`, as GPT-2 has them, are transposed; PEFT warns if it finds out itself.
+        fan_in_fan_out=all(
+            isinstance(module, Conv1D)
+            for name, module in model.named_modules()
+            if name.rpartition(".")[2] in targets and not is_inside_any(name, head)
+        ),
         # Layers of the head may have the same names as layers of the encoder.
         exclude_modules=[name for name, _ in model.named_modules() if is_inside_any(name, head)],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 
 import pytest
 import torch
@@ -66,6 +67,17 @@ def test_new_adapters_change_nothing_and_only_they_and_the_head_are_trained():
     assert kinds == {"lora_", "classifier.weight", "classifier.bias", "bert.pooler"}
     assert sum(p.numel() for n, p in model.named_parameters() if "lora_" in n) == 2 * 2 * 2 * 32 * 4
     assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_transposed_weights_get_adapters_without_a_warning():
+    from transformers import GPT2Config, GPT2ForSequenceClassification
+
+    config = GPT2Config(vocab_size=20, n_embd=16, n_layer=1, n_head=2, num_labels=2)
+    model = GPT2ForSequenceClassification(config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add_lora(model, TrainedPartSettings(lora_r=2))
+    assert model.lora_config.fan_in_fan_out
 
 
 def test_the_gradient_is_that_of_plain_torch():
