@@ -70,6 +70,7 @@ class RunFolder:
         keep_files: bool = False,
         continues: bool = False,
         completes: bool = False,
+        is_new: bool = False,
     ) -> None:
         """Create and lock the folder; when overwriting, remove the results of an earlier run.
 
@@ -82,6 +83,7 @@ class RunFolder:
             continues: Whether the folder contains a run that continues: its record, its history and
                 its checkpoints are kept.
             completes: Whether its training has ended, so that its saved model is kept too.
+            is_new: Whether this run has created the folder already.
 
         Raises:
             InputError: Another process has locked the folder, it is not empty and neither flag is
@@ -94,6 +96,7 @@ class RunFolder:
         overwrite = overwrite or continues
         check_output_folder(path, overwrite=overwrite, keep_files=keep_files)
         what = f"--output_dir {self.path}: the folder"
+        self._is_new = is_new or not self.path.exists()
         with write_errors_explained(what, "Choose another folder."):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -219,8 +222,14 @@ class RunFolder:
         self.staged = {}
 
     def close(self) -> None:
-        """Release the lock. A second call has no effect."""
+        """Release the lock, and remove a new folder with nothing in it, as after a refusal.
+
+        A second call has no effect.
+        """
         self._private.close(keep=bool(self.staged) and self._stage is not None)
+        if self._is_new:
+            with contextlib.suppress(OSError):  # it is not empty, as usual
+                self.path.rmdir()
 
 
 def check_output_folder(

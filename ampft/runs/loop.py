@@ -320,6 +320,7 @@ def open_loop(
             overwrite=args.overwrite_output_dir or (point is not None and point.is_first),
             continues=point is not None and point.is_inside,
             completes=completes,
+            is_new=args.output_dir is None,
         )
     with folder or contextlib.nullcontext():
         state = new_state()

@@ -42,6 +42,19 @@ def test_writes_and_leaves_nothing_else(tmp_path: Path):
     assert json.loads((folder / "report.json").read_text()) == {"nan": None, "array": [0, 1]}
 
 
+def test_a_refusal_leaves_no_new_folder(tmp_path: Path):
+    new, mine, used = tmp_path / "new", tmp_path / "mine", tmp_path / "used"
+    mine.mkdir()
+    for path in (new, mine):
+        with RunFolder(path):
+            pass
+    with RunFolder(used) as folder:
+        folder.write_text("run.json", "{}")
+    assert not new.exists()
+    assert mine.exists(), "the user's own, which was empty before"
+    assert used.exists()
+
+
 def test_a_folder_with_files_is_refused_and_untouched(tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(InputError, match=r"is not empty \(thesis.tex\).*--overwrite_output_dir"):
