@@ -40,9 +40,13 @@ ITERATIONS = 200
 ONE_THREAD = 10**8
 SAME_LOGITS = 1e-3  # largest relative difference between a head and its regression, in float32
 PROBE = "probe"
-# Share of the regression's logits that a head begins with: training makes whole ones overconfident
-# (`benchmarks/LOG.md`, "The size of the probe").
+# Least share of the regression's logits that a head begins with: training makes whole ones
+# overconfident (`benchmarks/LOG.md`, "The size of the probe").
 START = 0.25
+# Where folds choose a larger share: with so many classes and so few rows of each on average.
+# Elsewhere only `START` was measured (`benchmarks/LOG.md`, "The start of the head by what folds
+# say").
+MANY_CLASSES, FEW_ROWS_OF_A_CLASS = 20, 20
 
 
 def with_probed_head(
@@ -51,7 +55,7 @@ def with_probed_head(
     device: torch.device,
     *,
     name: str = "--head_init probe",
-    size: float = 1.0,
+    size: float | None = 1.0,
     share: Callable[[Tensor], Tensor] = lambda weights: weights,
 ) -> LoadedModel:
     """Set the last layer of a model's head to logistic regression on the features that it reads.
@@ -62,7 +66,8 @@ def with_probed_head(
         task: Task whose training split the regression is fitted on.
         loaded: Model in float32.
         name: Flag that asks for it, for the messages.
-        size: Factor on the regression's weights, which changes no predicted class.
+        size: Factor on the regression's weights, which changes no predicted class; None for
+            `start_share`.
         share: Function that returns the weights of the first process, in all of them.
 
     Raises:
@@ -77,7 +82,10 @@ def with_probed_head(
     model.eval()
     try:
         rows = _training_rows(task, model, layer)
-        weight, bias, strength = fit_regression(rows, len(task.label_names))
+        regression = fit_regression(rows, len(task.label_names))
+        weight, bias = regression.weight, regression.bias
+        if size is None:
+            size = start_share(rows, regression)
         set_head(task, model, (share(size * weight), share(size * bias)), name)
         _check(task, model, layer)
     finally:
@@ -88,7 +96,8 @@ def with_probed_head(
     scaled = f", with {size:g} times its logits" if size != 1 else ""
     note = (
         f"the head begins as {kind} regression on {counted(len(rows.labels), 'feature vector')} of "
-        f"the training split (inverse regularisation {strength:g}, chosen by folds){scaled}"
+        f"the training split (inverse regularisation {regression.strength:g}, chosen by folds)"
+        f"{scaled}"
     )
     return replace(loaded, notes=(*loaded.notes, note), probe=(weight, bias))
 
@@ -201,7 +210,18 @@ class Rows(NamedTuple):
         )
 
 
-def fit_regression(rows: Rows, classes: int) -> tuple[Tensor, Tensor, float]:
+class Regression(NamedTuple):
+    """A regression, and how well folds of its rows predict each other."""
+
+    weight: Tensor  # (K, H) float64.
+    bias: Tensor  # (K,) float64.
+    strength: float  # Inverse strength of the regularisation, chosen by folds.
+    # Summed loss of the first `FOLDED_UNITS` rows by regressions on other folds; None if there were
+    # no folds.
+    unseen_loss: float | None = None
+
+
+def fit_regression(rows: Rows, classes: int) -> Regression:
     """Fit logistic regression, regularised as strongly as folds of the rows ask for.
 
     The bias is not regularised, as in scikit-learn, whose loss this is. Numbers are standardized.
@@ -209,9 +229,6 @@ def fit_regression(rows: Rows, classes: int) -> tuple[Tensor, Tensor, float]:
     Args:
         rows: Features, labels and weights.
         classes: Number of classes, K; 1 for numbers.
-
-    Returns:
-        (K, H) weights, (K,) biases, and the chosen inverse strength.
     """
     features, labels = rows.features, rows.labels
     scale = float(features.square().sum(1).mean().sqrt().clamp(min=1e-12))
@@ -225,20 +242,43 @@ def fit_regression(rows: Rows, classes: int) -> tuple[Tensor, Tensor, float]:
     if features.numel() * classes <= ONE_THREAD:
         torch.set_num_threads(1)
     try:
-        strength = _strength(rows.of(slice(FOLDED_UNITS)), classes)
+        strength, unseen_loss = _strength(rows.of(slice(FOLDED_UNITS)), classes)
         weight, bias = _fit(rows, classes, strength)
     finally:
         torch.set_num_threads(threads)
-    return weight * (unit / scale), bias * unit + mean, strength
+    return Regression(weight * (unit / scale), bias * unit + mean, strength, unseen_loss)
 
 
-def _strength(rows: Rows, classes: int) -> float:
+def start_share(rows: Rows, regression: Regression) -> float:
+    """Return the share of a regression's logits that a head begins with, from `START` to 1.
+
+    With it, the head is as sure of its training rows as the regression is right about rows that it
+    did not see: their losses are equal. A smaller share pulls a good regression of many classes
+    away from what it knows; a larger one leaves nothing to learn from.
+    """
+    classes = len(regression.bias)
+    has_few_rows = len(rows.labels) <= FEW_ROWS_OF_A_CLASS * classes
+    is_measured = rows.labels.ndim == 1 and classes >= MANY_CLASSES and has_few_rows
+    if regression.unseen_loss is None or rows.are_numbers or not is_measured:
+        return START
+    weight, bias, unseen_loss = regression.weight, regression.bias, regression.unseen_loss
+    seen = rows.of(slice(FOLDED_UNITS))
+    # The loss of the rows of the regression falls as its logits grow.
+    shares = np.arange(round(START * 100), 100) / 100
+    for share in shares.tolist():
+        if float(_loss(seen, share * weight, share * bias)) <= unseen_loss:
+            return share
+    return 1.0
+
+
+def _strength(rows: Rows, classes: int) -> tuple[float, float | None]:
+    """Return the inverse strength with the lowest loss of unseen rows, and that loss."""
     labels = rows.labels
     if rows.are_numbers:
         labels = torch.zeros(len(labels), dtype=torch.int64)
     strata = labels.numpy() if labels.ndim == 1 else labels.numpy().argmax(1)
     if np.unique(strata, return_counts=True)[1].max() < FOLDS:
-        return STRENGTHS[1]
+        return STRENGTHS[1], None
     losses = np.zeros(len(STRENGTHS))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
@@ -247,7 +287,7 @@ def _strength(rows: Rows, classes: int) -> float:
         for place, strength in enumerate(STRENGTHS):
             weight, bias = _fit(rows.of(train), classes, strength)
             losses[place] += float(_loss(rows.of(held_out), weight, bias))
-    return STRENGTHS[int(losses.argmin())]
+    return STRENGTHS[int(losses.argmin())], float(losses.min())
 
 
 def _loss(rows: Rows, weight: Tensor, bias: Tensor) -> Tensor:

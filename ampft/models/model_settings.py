@@ -160,7 +160,7 @@ class TrainedPartSettings:
     probe_scale: float | None = _trained(
         None,
         "share of the probe's logits that the head begins with, where it begins at a probe; if "
-        "none, 0.25; 1 can be better with dozens of classes and few rows of each",
+        "none, 0.25, or with at least 20 classes of at most 20 rows as much more as folds ask for",
         above=0,
         at_most=1,
     )

@@ -27,7 +27,7 @@ from ampft.engine.trained_parameters import (
     check_optimizer_updates_parameters,
 )
 from ampft.errors import InputError
-from ampft.evaluation.probe import PROBE, START, with_probed_head
+from ampft.evaluation.probe import PROBE, with_probed_head
 from ampft.exit_codes import command_started
 from ampft.features.contention import CpuTime
 from ampft.features.trackers import installed_trackers
@@ -281,10 +281,11 @@ def with_head_of_training(
         on_device = weights.float().to(accelerator.device)
         return on_device if accelerator.num_processes == 1 else broadcast(on_device)
 
-    size = START if args.probe_scale is None else args.probe_scale
     try:
         with numerics(resolve(BASELINE, accelerator.device)):
-            return with_probed_head(task, loaded, accelerator.device, size=size, share=share)
+            return with_probed_head(
+                task, loaded, accelerator.device, size=args.probe_scale, share=share
+            )
     except InputError:
         if args.head_init is not None:
             raise

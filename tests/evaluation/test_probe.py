@@ -2,14 +2,25 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from tiny_text import save_tiny_bert, tiny_task
+from torch.nn import functional
 from transformers import GPT2Config, GPT2Model
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.errors import InputError
 from ampft.evaluation import probe
-from ampft.evaluation.probe import STRENGTHS, Rows, fit_regression, probe_decoded, with_probed_head
+from ampft.evaluation.probe import (
+    FOLDS,
+    START,
+    STRENGTHS,
+    Rows,
+    fit_regression,
+    probe_decoded,
+    start_share,
+    with_probed_head,
+)
 from ampft.models.weights import weights_hash
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
@@ -21,13 +32,49 @@ def test_the_regression_equals_scikit_learns():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 90)
     features = rng.normal(size=(90, 5)) + np.eye(3, 5)[labels]
-    weight, bias, strength = fit_regression(Rows(torch.tensor(features), torch.tensor(labels)), 3)
+    weight, bias, strength, unseen_loss = fit_regression(
+        Rows(torch.tensor(features), torch.tensor(labels)), 3
+    )
     assert strength in STRENGTHS
     scale = np.sqrt((features**2).sum(1).mean())
     twin = LogisticRegression(C=strength, tol=1e-8, max_iter=1000).fit(features / scale, labels)
     expected = twin.predict_log_proba(features / scale)
     logits = torch.tensor(features) @ weight.T + bias
     np.testing.assert_allclose(logits.log_softmax(1).numpy(), expected, atol=2e-3)
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+    unseen = cross_val_predict(
+        LogisticRegression(C=strength, tol=1e-8, max_iter=1000),
+        features / scale, labels, cv=folds, method="predict_log_proba",
+    )  # fmt: skip
+    assert unseen_loss == pytest.approx(-unseen[np.arange(90), labels].sum(), rel=2e-3)
+
+
+def test_a_head_begins_as_sure_of_its_rows_as_its_regression_is_right_about_others():
+    rng = np.random.default_rng(0)
+    labels = torch.arange(240) % 30
+    for noise, is_good in ((0.2, True), (1.2, False)):
+        features = torch.tensor(noise * rng.normal(size=(240, 40)) + np.eye(30, 40)[labels])
+        rows = Rows(features, labels)
+        regression = fit_regression(rows, 30)
+        share = start_share(rows, regression)
+        losses = [
+            float(functional.cross_entropy(each * logits, labels, reduction="sum"))
+            for logits in [features @ regression.weight.T + regression.bias]
+            for each in (share, share - 0.01)
+        ]
+        assert losses[0] <= regression.unseen_loss
+        if is_good:
+            assert START < share < 1, "folds predict each other well"
+            assert losses[1] > regression.unseen_loss, "it is the least such share"
+        else:
+            assert share == START, "what was learned of the rows is not true of others"
+        many = rows._replace(features=features.repeat(3, 1), labels=labels.repeat(3))
+        assert start_share(many, regression) == START, "not measured for many rows of a class"
+    few = labels < 10
+    some = Rows(features[few], labels[few])
+    assert start_share(some, fit_regression(some, 10)) == START, "not measured for few classes"
+    unfolded = Rows(features[:30], labels[:30])
+    assert start_share(unfolded, fit_regression(unfolded, 30)) == START, "there are no folds"
 
 
 def test_a_small_regression_has_one_thread_and_the_former_number_afterwards(monkeypatch):
@@ -56,7 +103,7 @@ def test_a_label_that_no_row_has_stays_finite_and_improbable():
     features = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).double()
     labels = torch.zeros(20, 3)
     labels[:10, 1] = 1
-    weight, bias, _ = fit_regression(Rows(features, labels), 3)
+    weight, bias, *_ = fit_regression(Rows(features, labels), 3)
     assert torch.isfinite(weight).all()
     assert (features @ weight.T + bias)[:, 0].max() < -3
 
@@ -83,7 +130,7 @@ def test_the_head_is_the_regression_on_what_it_reads(tiny_bert):
     assert probed.model.training
     assert "begins as logistic regression on 40 feature vectors" in probed.notes[-1]
     order = np.random.default_rng(0).permutation(40)
-    weight, bias, _ = fit_regression(
+    weight, bias, *_ = fit_regression(
         Rows(torch.cat(features)[order], torch.from_numpy(np.asarray(task.labels["train"])[order])),
         3,
     )
@@ -104,7 +151,7 @@ def test_a_regression_without_a_bias_equals_scikit_learns():
     labels = rng.choice(3, 90, p=[0.7, 0.2, 0.1])
     features = 2 + rng.normal(size=(90, 5))
     scale = np.sqrt((features**2).sum(1).mean())
-    weight, bias, strength = fit_regression(
+    weight, bias, strength, _ = fit_regression(
         Rows(torch.tensor(features), torch.tensor(labels), has_bias=False), 3
     )
     assert not bias.any()
@@ -113,7 +160,7 @@ def test_a_regression_without_a_bias_equals_scikit_learns():
     logits = torch.tensor(features) @ weight.T
     np.testing.assert_allclose(logits.log_softmax(1).numpy(), expected, atol=2e-3)
     numbers, weights = 100 + features[:, 0] + rng.normal(size=90), rng.exponential(2, 90)
-    weight, bias, strength = fit_regression(
+    weight, bias, strength, _ = fit_regression(
         Rows(torch.tensor(features), torch.tensor(numbers), torch.tensor(weights), has_bias=False),
         1,
     )
@@ -181,7 +228,7 @@ def test_weights_of_rows_are_scikit_learns_sample_weight():
     labels = rng.integers(0, 3, 90)
     features = rng.normal(size=(90, 5)) + np.eye(3, 5)[labels]
     weights = rng.exponential(2, 90)
-    weight, bias, strength = fit_regression(
+    weight, bias, strength, _ = fit_regression(
         Rows(torch.tensor(features), torch.tensor(labels), torch.tensor(weights)), 3
     )
     scale = np.sqrt((features**2).sum(1).mean())

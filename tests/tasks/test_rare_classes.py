@@ -42,7 +42,7 @@ FEATURES = draw.normal(size=(96, 5)) + np.eye(3, 5)[RARE_LABELS]
 def test_the_probe_equals_scikit_learns_with_weights_of_classes():
     given = torch.from_numpy(WEIGHTS)
     rows = Rows(torch.tensor(FEATURES), torch.tensor(RARE_LABELS), class_weights=given)
-    weight, bias, strength = fit_regression(rows, 3)
+    weight, bias, strength, _ = fit_regression(rows, 3)
     scale = np.sqrt((FEATURES**2).sum(1).mean())
     twin = LogisticRegression(
         C=strength, tol=1e-8, max_iter=1000, class_weight=dict(enumerate(WEIGHTS.tolist()))
@@ -57,7 +57,7 @@ def test_the_probe_weights_rows_with_a_label_as_scikit_learn_does():
     has = np.eye(3, dtype=bool)[RARE_LABELS]
     given = torch.from_numpy(WEIGHTS)
     rows = Rows(torch.tensor(FEATURES), torch.tensor(has), class_weights=given)
-    weight, bias, strength = fit_regression(rows, 3)
+    weight, bias, strength, _ = fit_regression(rows, 3)
     scale = np.sqrt((FEATURES**2).sum(1).mean())
     for k, factor in enumerate(WEIGHTS.tolist()):
         twin = LogisticRegression(
