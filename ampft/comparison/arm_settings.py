@@ -85,7 +85,7 @@ def parse_compare_arms_arguments(
 ) -> CompareCommand:
     """Parse the command line of `recipes/compare.py` or of `ampft compare --arm`.
 
-    The arguments are those of `parse_compare_arguments`.
+    Takes the same arguments as `parse_compare_arguments`.
 
     Raises:
         InputError: A flag of the comparison, of an arm or of all runs is unknown, has an invalid

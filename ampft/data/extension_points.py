@@ -82,7 +82,7 @@ class Masks:
     """How images with masks are recognized and read."""
 
     column_names: Collection[str]  # In lower case.
-    # Returns the folders of images and of masks by split; empty if there are no masks.
+    # Return the folders of images and masks by split; empty without masks.
     find_folders: Callable[[Path], Mapping[str, object]]
     # Reads, checks and splits them; returns None if a request is for other data.
     load: Callable[[DataRequest, DatasetDict | None], ClassificationData | None]

@@ -11,7 +11,7 @@ from ampft.metrics.scores import Scores
 
 
 class Unclassified:
-    """Cases with a number each: none is right or wrong, and there are no probabilities."""
+    """Cases with one number each, which have no classes and no probabilities."""
 
     def __len__(self) -> int:
         raise NotImplementedError
