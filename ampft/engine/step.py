@@ -16,11 +16,13 @@ from torch.distributed.tensor import DTensor
 
 from ampft.data.step_batches import MicroBatch, StepBatch, current_pass, pass_of
 from ampft.engine.bfloat16_adamw import step_measuring_lost_updates
+from ampft.engine.clipping import clip_gradient, scaled_by_update
 from ampft.engine.extension_points import JOINT_WEIGHTS
 from ampft.engine.optimizer import rate_of, rate_per_unit
 from ampft.errors import InputError, TrainingStopped
 from ampft.kinds.extension_points import PACKED_MODELS
 from ampft.models.adapters import lora_config
+from ampft.models.training_mode import checkpoints_gradients
 from ampft.precision.accelerator import is_sharded
 from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import products_not_recorded
@@ -148,7 +150,7 @@ def shared_autocast_cache(
     """
     plain = accelerator.unwrap_model(model, keep_torch_compile=False)
     with ExitStack() as stack:
-        if not (is_sharded(accelerator) or _checkpoints_gradients(plain)):
+        if not (is_sharded(accelerator) or checkpoints_gradients(plain)):
             if len(step_batch.micro_batches) > 1:
                 stack.enter_context(torch.autocast(accelerator.device.type, enabled=False))
             if _uses_joint_weights(accelerator, plain):
@@ -169,11 +171,6 @@ def _uses_joint_weights(accelerator: Accelerator, plain: nn.Module) -> bool:
     # Adapters read the dtype of their weights, and cast their inputs to it.
     is_whole = packing is not None and packing.is_packed(plain) and lora_config(plain) is None
     return is_alone and is_whole
-
-
-def _checkpoints_gradients(model: nn.Module) -> bool:
-    renamed = getattr(model, "is_activation_checkpointing", None)  # by transformers 5.23
-    return bool(getattr(model, "is_gradient_checkpointing", False) if renamed is None else renamed)
 
 
 def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:
@@ -318,11 +315,11 @@ def apply_step(
 
     def update(loss: Tensor) -> list[Tensor]:
         nonlocal lost
-        norm = accelerator.clip_grad_norm_(model.parameters(), limit)
+        norm, divisor = clip_gradient(accelerator, model.parameters(), limit, plain)
         if reads_first:
             return [norm]
         if scaler is None:
-            with _skipped_on_device(plain, loss, norm):
+            with _skipped_on_device(plain, loss, norm), scaled_by_update(plain, divisor):
                 lost = _update(optimizer, schedule)
             return [norm]
         _let_scaler_see(loss, scaler)

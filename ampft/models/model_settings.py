@@ -72,7 +72,8 @@ class ModelSettings(HubSettings):
     token_buckets: int | None = _model(
         None,
         "without padding, fill the tokens of every micro-batch up to a multiple of this, so that "
-        "fewer shapes of matrices occur; changes no result but the dropout masks",
+        "fewer shapes of matrices occur; changes no result but the dropout masks (default: 64 "
+        "where a CPU multiplies bfloat16 itself, with the same masks)",
         at_least=1,
         excludes={"padding": "buckets are for models that run without padding"},
     )

@@ -104,3 +104,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
+
+
+def checkpoints_gradients(model: nn.Module) -> bool:
+    """Return whether layers of a model run again in the backward pass."""
+    renamed = getattr(model, "is_activation_checkpointing", None)  # by transformers 5.23
+    return bool(getattr(model, "is_gradient_checkpointing", False) if renamed is None else renamed)

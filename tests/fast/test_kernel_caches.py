@@ -5,11 +5,7 @@ import os
 import pytest
 from tiny_text import tiny_task
 
-from ampft.fast.packing.install import (
-    CAPACITY_WITH_BUCKETS,
-    KERNEL_CACHE_CAPACITIES,
-    limit_kernel_caches,
-)
+from ampft.fast.packing.install import KERNEL_CACHE_CAPACITIES, limit_kernel_caches
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +21,6 @@ def test_only_the_padding_free_path_limits_them(tiny_bert, remove_padding):
     assert task.load_model().padding_free == remove_padding
     actual = {name: os.environ[name] for name in KERNEL_CACHE_CAPACITIES if name in os.environ}
     assert actual == (KERNEL_CACHE_CAPACITIES if remove_padding else {})
-
-
-def test_token_buckets_keep_the_kernels_of_several_steps(tiny_bert):
-    tiny_task(tiny_bert, train=8, token_buckets=64).load_model()
-    actual = {name: os.environ[name] for name in KERNEL_CACHE_CAPACITIES}
-    assert actual == {**KERNEL_CACHE_CAPACITIES, **CAPACITY_WITH_BUCKETS}
 
 
 def test_values_set_by_the_user_are_kept():

@@ -29,8 +29,7 @@ def remove_padding(model: Any, examples: Any, *, token_buckets: int | None) -> t
     support = packing_support(model)
     if not support.supported:
         return False, f"padded path: {support.reason}; micro-batches sorted by length"
-    # Must precede the first product.
-    limit_kernel_caches(has_token_buckets=token_buckets is not None)
+    limit_kernel_caches()  # must precede the first product
     batch = examples.collate(ids_of_varied_length(examples.lengths))
     error = verify_packing(model, largest_part(model, model_inputs(batch)))
     for part, difference in error._asdict().items():

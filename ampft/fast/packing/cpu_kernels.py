@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,12 +60,14 @@ def keep_mask(count: int, p: float, dtype: torch.dtype) -> torch.Tensor:
     return is_kept.mul_(_ONE_BITS[mask_dtype]).view(mask_dtype)
 
 
-def dropout(inputs: torch.Tensor, p: float) -> torch.Tensor:
+def dropout(inputs: torch.Tensor, p: float, *, fillers: int = 0) -> torch.Tensor:
     """Zero each element with probability `p` and scale the rest by 1 / (1 - p).
 
     Args:
         inputs: Floating-point tensor of any shape.
         p: Probability in [0, 1], rounded to a multiple of 2**-16.
+        fillers: Number of tokens at the end of a (1, N, H) row for which no mask is drawn: they are
+            dropped as a whole.
 
     Returns:
         A tensor with the shape and dtype of `inputs`. Dropped infinities and NaN become NaN, as in
@@ -74,14 +76,14 @@ def dropout(inputs: torch.Tensor, p: float) -> torch.Tensor:
     is_fast = inputs.device.type == "cpu" and inputs.dtype in _FAST_DTYPES and 0 < p < 1
     if not is_fast or realised_probability(p) in (0, 1):
         return functional.dropout(inputs, p, training=True)
-    return _fast_dropout(inputs, p)
+    return _fast_dropout(inputs, p, fillers)
 
 
 # Compiled code calls this as it is. As an operator of a compiled graph it would be wrong: torch
 # (2.13) merges two equal calls of a random operator that it does not know, and so their masks.
 @uncompiled
-def _fast_dropout(inputs: torch.Tensor, p: float) -> torch.Tensor:
-    return _Dropout.apply(inputs, p)
+def _fast_dropout(inputs: torch.Tensor, p: float, fillers: int) -> torch.Tensor:
+    return _Dropout.apply(inputs, p, fillers)
 
 
 _FAST_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -89,32 +91,37 @@ _FAST_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, p: float) -> torch.Tensor:
-        mask = keep_mask(inputs.numel(), p, inputs.dtype).view(inputs.shape)
+    def forward(ctx: Any, inputs: torch.Tensor, p: float, fillers: int) -> torch.Tensor:
+        dropped = fillers * inputs.shape[-1]
+        mask = keep_mask(inputs.numel() - dropped, p, inputs.dtype)
+        mask = (functional.pad(mask, (0, dropped)) if dropped else mask).view(inputs.shape)
         ctx.save_for_backward(mask)
         ctx.scale = 1 / (1 - realised_probability(p))
         return (inputs * mask).mul_(ctx.scale)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (mask,) = ctx.saved_tensors
-        return (grad * mask).mul_(ctx.scale), None
+        return (grad * mask).mul_(ctx.scale), None, None
 
 
-def install_fast_dropout(module: nn.Module) -> Callable[[], None]:
+def install_fast_dropout(
+    module: nn.Module, fillers_of: Callable[[torch.Tensor], int] = lambda _: 0
+) -> Callable[[], None]:
     """Make every `nn.Dropout` in `module` draw its masks fast.
 
     Args:
         module: Module whose dropout layers change; their class, probability and training state do
             not.
+        fillers_of: Function that returns the number of `fillers` in the inputs of a layer.
 
     Returns:
         A function that reverts the change.
     """
     changed = [layer for layer in module.modules() if type(layer) is nn.Dropout]
     for layer in changed:
-        layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]
+        layer.forward = partial(_forward, layer, fillers_of)  # type: ignore[method-assign]
 
     def undo() -> None:
         for layer in changed:
@@ -123,8 +130,12 @@ def install_fast_dropout(module: nn.Module) -> Callable[[], None]:
     return undo
 
 
-def _forward(layer: nn.Dropout, inputs: torch.Tensor) -> torch.Tensor:
-    return dropout(inputs, layer.p) if layer.training and layer.p > 0 else inputs
+def _forward(
+    layer: nn.Dropout, fillers_of: Callable[[torch.Tensor], int], inputs: torch.Tensor
+) -> torch.Tensor:
+    if not (layer.training and layer.p > 0):
+        return inputs
+    return dropout(inputs, layer.p, fillers=fillers_of(inputs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +168,8 @@ class AttentionPlan:
     # (cells * heads,) int64, row of the (N * heads, d) operands for each cell, in (group, sequence,
     # head, column) order; a padding cell repeats the first token of its sequence.
     gather: torch.Tensor
-    scatter: torch.Tensor  # (N * heads,) int64, inverse of `gather`.
-    padding: torch.Tensor  # (cells * heads - N * heads,) int64, indices of the padding cells.
+    scatter: torch.Tensor  # (attended tokens * heads,) int64, inverse of `gather`.
+    padding: torch.Tensor  # int64, indices of the padding cells.
     spans: tuple[GroupSpan, ...]  # Position of each group.
     score_count: int  # Number of scores in all groups.
 
@@ -182,7 +193,7 @@ def attention_plan(layout: PackedLayout, heads: int, options: AttentionOptions) 
         score_count += sequences * group.longest**2
     gather, real = torch.cat(gathers), torch.cat(reals)
     token_cells = real.nonzero().squeeze(1)
-    scatter = torch.empty(layout.total * heads, dtype=torch.int64)
+    scatter = torch.empty(layout.attended * heads, dtype=torch.int64)
     scatter[gather[token_cells]] = token_cells
     padding = (~real).nonzero().squeeze(1)
     plan = AttentionPlan(gather, scatter, padding, tuple(spans), score_count)
@@ -255,7 +266,7 @@ class _GroupedAttention(torch.autograd.Function):
             torch.bmm(span.score_matrices(weights), span.cells(values), out=span.cells(attended))
         saved = (queries, keys, values, probabilities)
         ctx.save_for_backward(*saved, *(() if mask is None else (mask,)))
-        return attended.index_select(0, plan.scatter).view(query.shape)
+        return _to_row(attended, plan, query.shape)
 
     @staticmethod
     @once_differentiable
@@ -287,9 +298,18 @@ class _GroupedAttention(torch.autograd.Function):
             torch.bmm(grad_scores.mT, span.cells(queries), out=span.cells(grad_keys))
         grad_queries.mul_(ctx.query_scale)
         results = (grad_queries, grad_keys, grad_values)
-        rows = (tensor.index_select(0, plan.scatter).view(grad.shape) for tensor in results)
+        rows = (_to_row(tensor, plan, grad.shape) for tensor in results)
         return (*rows, grad_bias, None, None)
 
 
 def _to_cells(row: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
     return row.reshape(-1, row.shape[-1]).index_select(0, plan.gather)
+
+
+def _to_row(cells: torch.Tensor, plan: AttentionPlan, shape: torch.Size) -> torch.Tensor:
+    """Return the (N, heads, d) row of the cells, with zeros for tokens that are in no group."""
+    row = cells.new_empty((shape[0] * shape[1], shape[2]))
+    attended = len(plan.scatter)
+    torch.index_select(cells, 0, plan.scatter, out=row[:attended])
+    row[attended:] = 0
+    return row.view(shape)

@@ -20,6 +20,7 @@ from ampft.fast.packing.cpu_kernels import install_fast_dropout
 from ampft.fast.packing.families import Family, Trim, family_of, packing_support
 from ampft.fast.packing.layout import PackedLayout, pack_layout
 from ampft.fast.packing.packed_attention import PACKED_NAMES, register_packed_attention
+from ampft.models.training_mode import checkpoints_gradients
 from ampft.precision.compilation import check_hooks_of_compiled_modules, uncompiled
 
 Kwargs = dict[str, Any]
@@ -58,7 +59,7 @@ class PackedModel:
         self._undo = [take.remove, pack.remove, unpack.remove]
         if family.adapt is not None:
             self._undo += family.adapt(base, lambda: self._layout)
-        self._undo.append(install_fast_dropout(base))
+        self._undo.append(install_fast_dropout(base, self._undrawn))
         if self._trim is not None:
             self._attach_trim(base, self._trim)
         # Set for as long as the hooks are installed, not per call, because gradient checkpointing
@@ -129,9 +130,27 @@ class PackedModel:
 
     def filled(self, layout: PackedLayout) -> PackedLayout:
         """Return the layout with fillers, if the model has token buckets and it has none yet."""
-        if self._token_buckets is None or layout.is_filled:
+        if layout.is_filled:
             return layout
-        return layout.filled(self._token_buckets)
+        if self._token_buckets is not None:
+            return layout.filled(self._token_buckets)
+        return layout.rounded(ROUNDED_TO) if self._compiles_kernels(layout.device) else layout
+
+    def _compiles_kernels(self, device: torch.device) -> bool:
+        """Return whether oneDNN compiles a kernel for each shape: on a CPU, in native bfloat16."""
+        if device.type != "cpu" or not _multiplies_bfloat16_natively():
+            return False
+        autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        dtype = autocast or next(self.model.parameters()).dtype
+        # A layer that runs again in the backward pass would not know the layout.
+        return dtype == torch.bfloat16 and not checkpoints_gradients(self.model)
+
+    def _undrawn(self, inputs: torch.Tensor) -> int:
+        """Return the number of fillers in the inputs of a dropout layer, for `dropout`."""
+        layout = self._layout
+        if layout is None or tuple(inputs.shape[:2]) != (1, layout.total):
+            return 0
+        return layout.total - layout.attended
 
     def _unsupported_reason(self, args: tuple[Any, ...], kwargs: Kwargs) -> str | None:
         if len(args) > 1:
@@ -260,6 +279,10 @@ def packing_of(model: nn.Module) -> PackedModel:
     return handle
 
 
+def _multiplies_bfloat16_natively() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def _ids_of(args: tuple[Any, ...], kwargs: Kwargs) -> torch.Tensor | None:
     ids = args[0] if args else kwargs.get("input_ids")
     return ids if isinstance(ids, torch.Tensor) else None
@@ -306,23 +329,21 @@ def set_attention(model: PreTrainedModel, implementation: str) -> None:
             module.config._attn_implementation = implementation
 
 
+ROUNDED_TO = 64
+"""Multiple of tokens to which rows are filled up where oneDNN compiles a kernel for each shape."""
+
 # Without padding nearly every step multiplies matrices of new shapes. In bfloat16 on a CPU oneDNN
 # compiles a kernel of about 0.3 MB for each shape and caches 1024 of them (its documentation,
-# "Primitive cache"); ideep, between torch and oneDNN, caches another 1024. The kernels of one step
-# are enough.
-KERNEL_CACHE_CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "16"}
-# With token buckets the shapes of linear layers come back after a few steps, in which attention
-# compiles some 20 other kernels each.
-CAPACITY_WITH_BUCKETS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256"}
+# "Primitive cache"); ideep, between torch and oneDNN, caches another 1024. Where rows are rounded,
+# the shapes of linear layers come back after a few steps, in which attention compiles some 10 to 20
+# other kernels each.
+KERNEL_CACHE_CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "16"}
 
 
-def limit_kernel_caches(
-    environ: MutableMapping[str, str] = os.environ, *, has_token_buckets: bool = False
-) -> None:
+def limit_kernel_caches(environ: MutableMapping[str, str] = os.environ) -> None:
     """Make oneDNN and ideep cache fewer kernels, unless the user has set their capacities.
 
     Both read their environment variable on first use; later changes have no effect.
     """
-    with_buckets = CAPACITY_WITH_BUCKETS if has_token_buckets else {}
-    for name, capacity in {**KERNEL_CACHE_CAPACITIES, **with_buckets}.items():
+    for name, capacity in KERNEL_CACHE_CAPACITIES.items():
         environ.setdefault(name, capacity)

@@ -103,6 +103,11 @@ class PackedLayout:
         return self.host_tokens.shape[0]
 
     @property
+    def attended(self) -> int:
+        """Number of tokens that attention reads, at the start of the row."""
+        return self.groups[-1].start + self.groups[-1].tokens
+
+    @property
     def tokens(self) -> torch.Tensor:
         """(N,) int64, index of each token of the row in the flattened (B * T) batch."""
         return self._indices[0]
@@ -200,6 +205,24 @@ class PackedLayout:
         assert not self.is_filled, "the row is filled already"
         return self._with_fillers(bucket - self.total % bucket, self.width)
 
+    def rounded(self, multiple: int) -> PackedLayout:
+        """Return a layout whose row has a multiple of `multiple` tokens, for grouped attention.
+
+        The fillers repeat the first token of the batch. Attention reads none of them and returns
+        zeros for them, dropout draws nothing for them, and no output has them.
+        """
+        assert not self.is_filled, "the row is filled already"
+        count = -self.total % multiple
+        if count == 0:
+            return self
+        zeros = self.host_tokens.new_zeros(count)
+        return replace(
+            self,
+            host_tokens=torch.cat((self.host_tokens, zeros)),
+            host_columns=torch.cat((self.host_columns, zeros)),
+            fillers=count,
+        )
+
     def bucketed(self, bucket: int, longest: int) -> PackedLayout:
         """Return a layout with the shapes and numbers that all batches of a bucket share.
 
@@ -247,7 +270,8 @@ class PackedLayout:
         A padding cell repeats the first token of its sequence.
         """
         # Together, because each operator costs a launch on a GPU.
-        parts = torch.stack(tuple(rows)).split([group.tokens for group in self.groups], 1)
+        real = torch.stack(tuple(rows))[:, : self.attended]
+        parts = real.split([group.tokens for group in self.groups], 1)
         return [
             (part if index is None else part.index_select(1, index.padded))
             .unflatten(1, (len(group.lengths), group.longest))
@@ -256,12 +280,17 @@ class PackedLayout:
         ]
 
     def row_of(self, cells: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the (N, ...) row of the (c, L, ...) cells of all groups, without padding."""
+        """Return the (N, ...) row of the (c, L, ...) cells of all groups, without padding.
+
+        Tokens that are in no group are zero.
+        """
         flat = (group.flatten(0, 1) for group in cells)
         parts = [
             part if index is None else part.index_select(0, index.real)
             for part, index in zip(flat, self.group_indices, strict=True)
         ]
+        if missing := self.total - self.attended:
+            parts.append(parts[0].new_zeros((missing, *parts[0].shape[1:])))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def first_tokens(self, packed: torch.Tensor) -> torch.Tensor:
