@@ -162,12 +162,7 @@ def _connected() -> socket.socket:
         if not Path(address).exists():
             # The process that all workers of a session have in common, or this one.
             owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-            with Path(f"{address}.log").open("w") as log:  # pipes here would not end before it
-                server = _Cold(
-                    [sys.executable, __file__, address, str(owner)],
-                    env=START, cwd=TESTS.parent, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,
-                )  # fmt: skip
+            server = start_server(address, owner)
             _servers.append(server)
             deadline = time.monotonic() + 300
             while not Path(address).exists():
@@ -177,6 +172,16 @@ def _connected() -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     return connection
+
+
+def start_server(address: str, owner: int) -> subprocess.Popen[bytes]:
+    """Start the process that serves until the process `owner` ends."""
+    with Path(f"{address}.log").open("w") as log:  # pipes here would not end before it
+        return _Cold(
+            [sys.executable, __file__, address, str(owner)],
+            env=START, cwd=TESTS.parent, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
 
 
 def _forked(order: dict[str, Any], streams: Sequence[int], *close: socket.socket) -> int:
