@@ -43,8 +43,35 @@ def splits_in_memory(splits: Mapping[str, Any]) -> DatasetDict:
             raise InputError(f"train is a DatasetDict with all its splits, so remove {others}.")
         return train
     if all(isinstance(data, pd.DataFrame) for data in splits.values()):
-        splits = _with_index(splits)
+        splits = _with_index(_with_whole_numbers(splits))
     return DatasetDict({split: _as_dataset(split, data) for split, data in splits.items()})
+
+
+def _with_whole_numbers(frames: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return data frames in which columns that lack values have whole numbers again.
+
+    pandas turns a column of whole numbers into floats where a value is missing, and the label 9
+    would be called 9.0. A file has 9.
+    """
+    import pandas as pd
+
+    columns: dict[Any, list[pd.Series]] = {}
+    if not all(frame.columns.is_unique for frame in frames.values()):
+        return frames  # refused later
+    for frame in frames.values():
+        for name, column in frame.items():
+            columns.setdefault(name, []).append(column)
+    whole = [
+        name
+        for name, parts in columns.items()
+        if any(part.isna().any() for part in parts)
+        and all(part.dtype.kind in "iuf" and (part.dropna() % 1 == 0).all() for part in parts)
+        and all(part.dropna().abs().le(2**53).all() for part in parts)
+    ]
+    return {
+        split: frame.astype({n: "Int64" for n in whole if n in frame.columns})
+        for split, frame in frames.items()
+    }
 
 
 def _with_index(frames: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -71,8 +71,10 @@ def ranking_values(
 ) -> dict[str, float]:
     """Return the ranking metrics by name, equal to scikit-learn's up to rounding.
 
-    Each class is ranked against the others. Classes that no example has, or all have, do not
-    count; without any other, and with more than 200 classes, there are no metrics.
+    Each class is ranked against the others. Classes that no example has do not count, and those
+    that all have count in the average precision alone, as 1, as in scikit-learn's
+    `average_precision_score`. If all or no examples have each class, or with more than 200 classes,
+    there are no metrics.
 
     Args:
         has: (n, K) whether an example has a class. With K = 1, it is one of two classes.
@@ -82,22 +84,24 @@ def ranking_values(
     if weights is not None:
         counted = weights > 0
         has, probabilities, weights = has[counted], probabilities[counted], weights[counted]
-    support = has.sum(axis=0)
-    ranked = np.flatnonzero((support > 0) & (support < len(has)))
-    if weights is not None:
-        support = weights @ has
-    if not len(ranked) or has.shape[1] > MAX_MATRIX_CLASSES:
+    counts = has.sum(axis=0)
+    support = counts if weights is None else weights @ has
+    ranked = (counts > 0) & (counts < len(has))
+    if not ranked.any() or has.shape[1] > MAX_MATRIX_CLASSES:
         return {}
+    scores = np.array([
+        _scores(has[:, k], probabilities[:, k], weights) if ranked[k] else (np.nan, 1.0)
+        for k in range(has.shape[1])
+    ])  # fmt: skip
     found = {}
-    scores = [_scores(has[:, k], probabilities[:, k], weights) for k in ranked]
-    for name, values in zip(
-        ("roc_auc", "average_precision"), zip(*scores, strict=True), strict=True
-    ):
+    for name, values, of in (
+        ("roc_auc", scores[:, 0], ranked), ("average_precision", scores[:, 1], counts > 0)
+    ):  # fmt: skip
         if has.shape[1] == 1:
             found[name] = float(values[0])
             continue
-        found[f"macro_{name}"] = float(np.mean(values))
-        found[f"weighted_{name}"] = float(np.average(values, weights=support[ranked]))
+        found[f"macro_{name}"] = float(np.mean(values[of]))
+        found[f"weighted_{name}"] = float(np.average(values[of], weights=support[of]))
     return found
 
 

@@ -61,6 +61,18 @@ def test_several_labels():
         assert found[f"{average}_roc_auc"] == EQUAL(roc_auc_score(has, scores, average=average))
 
 
+@pytest.mark.parametrize("average", ["macro", "weighted"])
+def test_a_label_that_all_rows_have_counts_as_in_scikit_learn(average):
+    generator = np.random.default_rng(1)
+    has, scores = generator.random((30, 3)) < 0.4, generator.random((30, 3))
+    has[:, 1] = True  # its average precision is 1, and it has no ROC AUC
+    found = ranking_values(has, scores)
+    expected = average_precision_score(has, scores, average=average)
+    assert found[f"{average}_average_precision"] == EQUAL(expected)
+    others = roc_auc_score(has[:, ::2], scores[:, ::2], average=average)
+    assert found[f"{average}_roc_auc"] == EQUAL(others)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_equal_probabilities_are_one_step(seed):
     generator = np.random.default_rng(seed)

@@ -6,14 +6,16 @@ import csv
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from oracle import media
 from oracle.cases import Case
 
 SPLITS = ("train", "validation", "test")
 WORDS = tuple(f"w{index}" for index in range(40))
+MEDIA = ("images", "sounds")
 CLASSES = ("ant", "bee", "cow", "dog", "eel", "fox")
 ODD_CLASSES = ("None", "007", "NA", "été", "a b", "10")
 SCRIPTS = (
@@ -51,13 +53,17 @@ class Drawn:
     texts: tuple[str, ...]  # Names of the columns of texts.
     labels: tuple[str, ...]  # Names of the columns of labels.
     model: Path  # Folder of the model.
+    # Places of the rows of each split in its file, if some are chosen; see `read.choice`.
+    chosen: Mapping[str, list[int]] | None = None
 
     def words(self) -> list[str]:
         """Return the flags of a training that say where the model and the data are."""
         words = ["--model_name_or_path", str(self.model)]
         for split, path in self.files.items():
-            words += [f"--{split}_file", str(path)]
-        words += ["--text_column_names", ",".join(self.texts)]
+            if split != "test" or path != self.files["train"]:
+                words += [f"--{split}_file", str(path)]
+        column = {"picture": "image_column_name", "sound": "audio_column_name"}
+        words += [f"--{column.get(self.texts[0], 'text_column_names')}", ",".join(self.texts)]
         return [*words, "--label_column_name", ",".join(self.labels)]
 
 
@@ -65,20 +71,29 @@ def draw(case: Case, folder: Path) -> Drawn:
     """Write the files and the model of a case into a new folder."""
     folder.mkdir(parents=True)
     random_ = random.Random(case.seed)
-    texts = ("premise", "hypothesis") if case.task == "pairs" else ("text",)
+    texts = {"pairs": ("premise", "hypothesis"), "images": ("picture",), "sounds": ("sound",)}.get(
+        case.task, ("text",)
+    )
     labels = ("mood", "topic") if case.task == "columns" else ("label",)
     rows, files = {}, {}
     for split, count in zip(SPLITS, case.rows, strict=True):
         rows[split] = _rows(case, split, count, random_)
         files[split] = folder / f"{split}.{case.format}"
+        if case.task in MEDIA:
+            media.write_files(case, folder, split, rows[split])
         write(files[split], rows[split], "crlf" in case.traits, case.settings)
+    if "folds" in case.settings:  # the test rows are among those of the training file
+        files["test"], rows["test"] = files["train"], rows["train"]
     # Imported late: it needs the rows that this module draws.
-    from oracle.read import kept_rows, label_names
+    from oracle.read import choice, kept_rows, label_names
 
     drawn = Drawn(files, rows, texts, labels, folder / "model")
-    save_model(
-        case, label_names(case, [row for _, row in kept_rows(case, drawn, "train")]), drawn.model
-    )
+    drawn = replace(drawn, chosen=choice(case, drawn))
+    names = label_names(case, [row for _, row in kept_rows(case, drawn, "train")])
+    if case.task in MEDIA:
+        media.save_model(case, names, drawn.model)
+    else:
+        save_model(case, names, drawn.model)
     return drawn
 
 
@@ -87,7 +102,7 @@ def _rows(case: Case, split: str, count: int, random_: random.Random) -> list[Ro
     if "one_row" in traits and is_test:
         count = 1
     rows = [_row(case, index, random_) for index in range(count)]
-    if case.task in ("text", "pairs", "ordinal"):
+    if case.task in ("text", "pairs", "ordinal", *MEDIA):
         names = _classes(case)
         if "absent" in traits and is_test and count > 1:
             for row in rows:
@@ -109,9 +124,13 @@ def _rows(case: Case, split: str, count: int, random_: random.Random) -> list[Ro
 
 def _row(case: Case, index: int, random_: random.Random) -> Row:
     number = index if index < case.classes else random_.randrange(case.classes)
-    row: Row = {"id": f"row{index}", "text": _text(case, number, random_)}
-    if case.task == "pairs":
-        row = {"id": row["id"], "premise": row["text"], "hypothesis": _text(case, 0, random_)}
+    row: Row = {"id": f"row{index}"}
+    if case.task in MEDIA:  # the path is filled in when the file is written
+        row["picture" if case.task == "images" else "sound"] = ""
+    elif case.task == "pairs":
+        row |= {"premise": _text(case, number, random_), "hypothesis": _text(case, 0, random_)}
+    else:
+        row["text"] = _text(case, number, random_)
     row |= _labels(case, number, index, random_)
     if case.task == "tokens":
         words = [random_.choice(WORDS) for _ in range(random_.randint(1, 9))]

@@ -10,9 +10,9 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from oracle import decide, effects, product, read, report, train, validate
+from oracle import decide, effects, loops, product, read, report, train, validate
 from oracle.cases import Case, Disagreement
-from oracle.draw import Drawn, draw
+from oracle.draw import MEDIA, Drawn, draw
 from oracle.plan import refusal_of
 from oracle.relations import RELATIONS, stopped
 
@@ -23,6 +23,8 @@ WARMING = (
     Case("text", 0, door="predict parquet", settings={"max_train_steps": 2}),
     Case("pairs", 0, family="roberta", door="pipeline", settings={"max_train_steps": 1}),
     Case("tokens", 0, format="jsonl", settings={"max_train_steps": 1}),
+    Case("images", 0, family="vit", settings={"max_train_steps": 1}),
+    Case("sounds", 0, family="ast", settings={"max_train_steps": 1}),
 )
 
 
@@ -59,10 +61,12 @@ def warm(folder: Path) -> None:
 
 def in_this_process(case: Case, folder: Path) -> Result:
     """Draw the data, train, and hold everything against the oracle."""
+    if case.task == "loop":
+        return Result(case, tuple(loops.judge(case, folder)), 0.0, checked=("loop",))
     drawn = draw(case, folder)
     output = folder / "run"
     settings = {**ALWAYS, **case.settings}
-    task = [] if case.task in ("text", "pairs") else ["--task", case.task]
+    task = [] if case.task in ("text", "pairs", *MEDIA) else ["--task", case.task]
     words = [*drawn.words(), *task]
     done = product.train(
         [*words, "--output_dir", output, *product.flags(settings)], output, case.processes

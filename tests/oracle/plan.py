@@ -6,14 +6,15 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
+from oracle import loops, media
 from oracle.cases import Case
 from oracle.draw import CLASSES as CLASSES_OF_DRAWN
-from oracle.draw import FAMILIES, TRAITS, Drawn
-from oracle.read import is_missing, kept_rows, label_of, overlaps
+from oracle.draw import FAMILIES, MEDIA, TRAITS, Drawn
+from oracle.read import LIMITS, is_missing, kept_rows, label_of, overlaps
 from oracle.relations import RELATIONS
 from oracle.train import batches_of
 
@@ -31,6 +32,9 @@ TASKS = (
     "ordinal",
     "columns",
     "tokens",
+    "loop",
+    "images",
+    "sounds",
 )
 
 # Who judges a flag. An answer of these oracles depends on it:
@@ -56,7 +60,7 @@ def _not(why: str) -> Flag:
 
 _HUB = "needs the hub; tests/test_hub.py has a stand-in"
 _GPU = "has an effect on GPUs only"
-_MEDIA = "is of images, sounds or masks, which are not drawn yet"
+_MEDIA = "draws at random, or is of masks, which are not drawn; tests/media"
 _SPLITS = "chooses rows at random, and no file says which; tests/data/test_data_splits.py"
 _NAMES = "says where the data are, as every case does"
 
@@ -66,13 +70,10 @@ FLAGS: dict[str, Flag] = {
     "hub_private_repo": _not(_HUB), "dataset_config_name": _not(_HUB),
     "eval_dataset_config_name": _not(_HUB), "cuda_graphs": _not(_GPU), "fsdp_gathers": _not(_GPU),
     "augment": _not(_MEDIA), "max_length_seconds": _not(_MEDIA), "image_size": _not(_MEDIA),
-    "multi_scale": _not(_MEDIA), "channels_last": _not(_MEDIA), "ignore_index": _not(_MEDIA),
-    "image_column_name": _not(_MEDIA), "audio_column_name": _not(_MEDIA),
-    "class_names_file": _not(_MEDIA), "max_train_samples": _not(_SPLITS),
-    "max_eval_samples": _not(_SPLITS), "max_predict_samples": _not(_SPLITS),
-    "validation_fraction": _not(_SPLITS), "test_fraction": _not(_SPLITS),
-    "folds": _not(_SPLITS), "fold": _not(_SPLITS), "leave_out_test": _not(_SPLITS),
-    "data_seed": _not(_SPLITS), "remove_splits": _not(_SPLITS),
+    "multi_scale": _not(_MEDIA), "ignore_index": _not(_MEDIA),
+    "image_column_name": _not(_NAMES), "audio_column_name": _not(_NAMES),
+    "class_names_file": _not(_MEDIA), "validation_fraction": _not(_SPLITS),
+    "test_fraction": _not(_SPLITS), "leave_out_test": _not(_SPLITS), "remove_splits": _not(_SPLITS),
     "train_split_name": _not(_NAMES), "validation_split_name": _not(_NAMES),
     "test_split_name": _not(_NAMES), "model_name_or_path": _not(_NAMES),
     "dataset_name": _not(_NAMES), "train_file": _not(_NAMES), "validation_file": _not(_NAMES),
@@ -138,6 +139,11 @@ FLAGS: dict[str, Flag] = {
     "lora_r": Flag(TRAIN, (2,)), "lora_alpha": Flag(TRAIN, (8,)),
     "lora_target_modules": Flag(TRAIN, ("all-linear",)), "merge_lora": Flag(TRAIN, (True, False)),
     # What the rows are.
+    "max_train_samples": Flag(READ, (8,), (*CLASSES, "regression")),
+    "max_eval_samples": Flag(READ, (5,), TEXTS), "max_predict_samples": Flag(READ, (5,), TEXTS),
+    "folds": Flag(READ, (3,), (*CLASSES, "regression")),
+    "fold": Flag(READ, (2, 3), (*CLASSES, "regression")),
+    "data_seed": Flag(READ, (5,), (*CLASSES, "regression")),
     "encoding": Flag(READ, ("utf-16",)),
     "label_separator": Flag(READ, (";",), ("multi-label",)),
     "label_order": Flag(READ, ("eel,ant,cow",), ("ordinal",)),
@@ -158,6 +164,7 @@ FLAGS: dict[str, Flag] = {
     "token_buckets": Flag(NOTHING, (16,), ALL),
     "gradient_checkpointing": Flag(NOTHING, (True,), ALL),
     "auto_micro_batch": Flag(NOTHING, (True,)),
+    "channels_last": Flag(NOTHING, (True,), ("images",)),
     "per_device_eval_batch_size": Flag(NOTHING, (3,), ALL),
     "use_cpu": Flag(NOTHING, (True,), ALL), "deterministic": Flag(NOTHING, (True,), ALL),
     "dataloader_num_workers": Flag(NOTHING, (1,)),
@@ -176,8 +183,23 @@ FLAGS: dict[str, Flag] = {
 
 NAMES_OF_EMBEDDINGS = ("bert", "roberta", "electra", "distilbert", "albert", "mpnet", "modernbert")
 OF_ONE_PROCESS = {"dataloader_num_workers", "auto_micro_batch"}
+# Settings that are drawn for images and sounds as for texts.
+OF_MEDIA = {
+    *("learning_rate", "num_train_epochs", "max_train_steps", "seed", "class_weights"),
+    *("label_smoothing_factor", "focal_gamma", "per_device_train_batch_size", "weight_decay"),
+    *("gradient_accumulation_steps", "adam_beta1", "adam_beta2", "max_grad_norm", "warmup_ratio"),
+    *("lr_scheduler_type", "num_warmup_steps", "ema_decay", "weight_column", "eval_steps"),
+    *("load_best_model_at_end", "early_stopping_patience", "metric_for_best_model"),
+    *("id_column", "group_column", "calibrate", "weighted_metrics", "max_train_samples"),
+    *("max_eval_samples", "max_predict_samples", "per_device_eval_batch_size", "use_cpu"),
+    *("deterministic", "mixed_precision", "on_nonfinite", "evaluate_fp32", "serve_back"),
+    *("history_csv", "checkpointing_steps", "checkpoint_total_limit", "async_checkpoints", "watch"),
+    *("data_seed", "folds", "fold", "perturb_initial_weights"),
+}
 RARE = {
     "abstain",
+    "folds",
+    "fold",
     "encoding",
     "relation",
     "stop",
@@ -270,6 +292,7 @@ def conflict(task: str, family: str, s: Mapping[str, Any]) -> str:
             "checkpointing_steps" not in s
             and {"checkpoint_total_limit", "async_checkpoints"} & set(s),
         ),
+        ("a fold of none", "fold" in s and "folds" not in s),
         ("threshold twice", "threshold" in s and "tune_thresholds" in s),
         ("one tuple of what is trained", "freeze" in s and "train_layers" in s),
         ("no gradient checkpointing", "gradient_checkpointing" in s and family in PLAIN_LAYERS),
@@ -292,6 +315,9 @@ def undecided(task: str, family: str, s: Mapping[str, Any]) -> bool:
         or ("lora_r" in s and NOT_WITH_ADAPTERS & set(s))
         or ("lora_r" in s and family in ("albert", "t5"))
         or ("label_order" in s and "class_weights" in s)
+        or ("folds" in s and {"inspect_data", "abstain", *LIMITS.values()} & set(s))
+        or ("inspect_data" in s and "max_train_samples" in s)
+        or ("abstain" in s and "max_eval_samples" in s)
         or ("warmup_ratio" in s and "num_warmup_steps" in s)
     )
 
@@ -317,7 +343,11 @@ def refusal_of(case: Case, drawn: Drawn) -> str:
 def _refusal_of_rows(case: Case, drawn: Drawn) -> str:
     """Return why the rows of a case cannot be trained on; empty if they can."""
     rows = kept_rows(case, drawn, "train")
-    if case.task in ("text", "pairs", "ordinal"):
+    limit = case.settings.get("max_train_samples")
+    if case.task in (*CLASSES, *MEDIA):
+        everything = kept_rows(case, replace(drawn, chosen=None), "train")
+        if limit is not None and limit < len({str(row["label"]) for _, row in everything}):
+            return "fewer rows than classes"
         labels = {str(row["label"]) for _, row in rows}
         if len(labels) < 2:
             return "one class"
@@ -350,11 +380,20 @@ def _labels_in(case: Case, drawn: Drawn, split: str) -> set[str]:
 @cache
 def parameters(task: str) -> Mapping[str, Sequence[Any]]:
     """Return all that a case of a task consists of, with the values that are drawn."""
+    if task == "loop":
+        return loops.VALUES
     given: dict[str, list[Any]] = {
         name: [None, *flag.values]
         for name, flag in FLAGS.items()
-        if flag.values and task in flag.tasks
+        if flag.values and (task in flag.tasks or (task in MEDIA and name in OF_MEDIA))
     }
+    if task in MEDIA:
+        relations = ["none", "other format", "more columns", "from a file", "compared"]
+        return {
+            **given, "family": list(media.FAMILIES[task]), "format": ["csv", "jsonl", "parquet"],
+            "door": ["none", "predict csv", "predict parquet", "python"], "relation": relations,
+            "stop": [None, 1, 2], "change": [None, "learning_rate", "seed"], "processes": [1, 2],
+        }  # fmt: skip
     formats = (
         ["jsonl", "parquet"]
         if task == "tokens"
@@ -435,6 +474,10 @@ def pairs_in(task: str, row: Mapping[str, Any]) -> set[Pair]:
 def _needs(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what values of a row need to have an effect."""
     needs: dict[str, Any] = {}
+    if row.get("fold"):
+        needs["folds"] = 3
+    if row.get("data_seed"):
+        needs["max_eval_samples"] = 5
     if row.get("stride") is not None:
         needs["long_text"] = "windows"
     if row.get("positive_label"):
@@ -456,6 +499,8 @@ def _needs(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fits(task: str, row: Mapping[str, Any], *, closed: bool) -> bool:
     """Return whether a part of a row can belong to a case; `closed` adds what it needs."""
+    if task == "loop":
+        return not loops.conflict(row)
     needs = _needs(row)
     if closed:
         if any(name in row and row[name] != value for name, value in needs.items()):
@@ -477,7 +522,8 @@ def cases(seed: int, tasks: Sequence[str] = TASKS) -> Iterator[Case]:
     random_ = random.Random(seed)
     made = {task: _rows_without_end(task, seed) for task in dict.fromkeys(tasks)}
     for task in itertools.cycle(tasks):
-        yield make_case(task, next(made[task]), random_)
+        make = loops.make_case if task == "loop" else partial(make_case, task)
+        yield make(next(made[task]), random_)
         if random_.random() < 0.15:
             yield unfit(random_)
 
@@ -525,6 +571,8 @@ def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case
     if "positive_label" in settings:
         settings["positive_label"] = CLASSES_OF_DRAWN[0]
     traits = _traits(settings, row["format"], random_)
+    if task in MEDIA:
+        traits -= {"number_labels", "missing_text", "missing_labels"}
     if "label_order" in settings:
         classes = 3
     if settings.get("ignore_label"):
@@ -532,6 +580,8 @@ def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case
         if "," in str(settings.get("class_weights")):
             settings["class_weights"] = "balanced"
     rows = (random_.randint(9, 22), random_.randint(6, 12), random_.randint(6, 12))
+    if "folds" in settings:
+        rows = (3 * rows[0], rows[1], rows[2])
     if "abstain" in settings:
         rows = (rows[0], 50, rows[2])
     return Case(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-SECONDS = 120  # that a case may take
+SECONDS = 600  # that a case may take, on a machine that does other work too
 
 
 @dataclass(frozen=True)
@@ -156,22 +156,14 @@ class Crash:
         return self.text
 
 
-class RunFolder:
-    """The files of a finished run."""
+class LoopFolder:
+    """The files of a finished loop."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.record: dict[str, Any] = json.loads((folder / "run.json").read_text())
-        self.report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-        self.decision: dict[str, Any] = json.loads((folder / "decision.json").read_text())
         lines = (folder / "history.jsonl").read_text().splitlines()
         self.history: list[dict[str, Any]] = [json.loads(line) for line in lines]
-
-    @property
-    def predictions(self) -> list[dict[str, Any]]:
-        import pyarrow.parquet as pq
-
-        return pq.read_table(self.folder / "predictions.parquet").to_pylist()
 
     def weights(self) -> dict[str, Any]:
         """Return the saved tensors by name."""
@@ -181,3 +173,18 @@ class RunFolder:
             self.folder / f"{name}.safetensors" for name in ("model", "adapter_model")
         )
         return load_file(whole if whole.exists() else adapters)
+
+
+class RunFolder(LoopFolder):
+    """The files of a finished run."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+        self.decision: dict[str, Any] = json.loads((folder / "decision.json").read_text())
+
+    @property
+    def predictions(self) -> list[dict[str, Any]]:
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self.folder / "predictions.parquet").to_pylist()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from oracle.cases import Case, Disagreement, compare
-from oracle.draw import Drawn, Row
+from oracle.draw import MEDIA, Drawn, Row
 from oracle.product import RunFolder
 
 Kept = list[tuple[int, Row]]
@@ -47,6 +49,8 @@ def _is_number(text: str) -> bool:
 def text_of(case: Case, drawn: Drawn, row: Row) -> Any:
     """Return the text of a row, a pair of texts, or a list of words, with columns before it."""
     parts = [row[column] for column in drawn.texts]
+    if case.task in MEDIA:
+        return str(drawn.files["train"].parent / parts[0])
     if columns := case.settings.get("feature_columns"):
         cells = [f"{name}: {_cell_text(row[name])}." for name in columns.split(",")]
         parts[0] = f"{' '.join(cells)} {parts[0]}"
@@ -70,7 +74,97 @@ def kept_rows(case: Case, drawn: Drawn, split: str) -> Kept:
             lacks_label = False  # an empty cell has no labels
         if not lacks_text and not lacks_label and str(row[drawn.labels[0]]) not in ignored:
             kept.append((index, row))
-    return kept
+    if drawn.chosen is None:
+        return kept
+    return [(index, row) for index, row in kept if index in drawn.chosen[split]]
+
+
+LIMITS = {"train": "max_train_samples", "validation": "max_eval_samples",
+          "test": "max_predict_samples"}  # fmt: skip
+
+
+def choice(case: Case, drawn: Drawn) -> dict[str, list[int]] | None:
+    """Return the places in the file of each split's rows, which the product chooses at random.
+
+    The order is that of the file. `check_choice` says whether the choice is as documented.
+    """
+    if not {*LIMITS.values(), "folds"} & set(case.settings):
+        return None
+    import ampft
+    from oracle.product import flags
+
+    names = ("data_seed", "fold", "folds", *LIMITS.values(), *OF_ROWS)
+    settings = {name: case.settings[name] for name in names if name in case.settings}
+    task = [] if case.task in ("text", "pairs", *MEDIA) else ["--task", case.task]
+    words = [*drawn.words(), *task, "--output_dir", "none", *flags(settings)]
+    try:
+        data = ampft.load_data(ampft.parse_classify_arguments(words))
+    except ampft.InputError:
+        return None
+    found = {}
+    for split, part in data.splits.items():
+        column = next(name for name in PLACES if name in part.column_names)
+        path, count = drawn.files[split], len(drawn.rows[split])
+        numbers = places(path, count, case.settings.get("encoding", "utf-8-sig"))
+        found[split] = [numbers.index(place) for place in part[column]]
+    return found
+
+
+# Settings that say which rows there are, and where each is.
+OF_ROWS = ("drop_missing_text", "drop_missing_labels", "ignore_label", "group_column", "encoding",
+           "label_separator", "label_order", "feature_columns")  # fmt: skip
+PLACES = ("ampft_line", "ampft_row")
+
+
+def check_choice(case: Case, drawn: Drawn) -> list[Disagreement]:
+    """Hold the choice of rows against what the documentation says of it."""
+    if drawn.chosen is None:
+        return []
+    every, found = replace(drawn, chosen=None), []
+    for split, ids in drawn.chosen.items():
+        found += compare(f"order of the rows of {split}", ids, sorted(set(ids)))
+    if "folds" in case.settings:
+        return found + _check_folds(case, every, drawn.chosen)
+    for split, flag in LIMITS.items():
+        rows = dict(kept_rows(case, every, split))
+        ids, most = drawn.chosen[split], case.settings.get(flag, len(rows))
+        found += compare(f"rows of {split}", [len(ids), set(ids) <= set(rows)],
+                         [min(most, len(rows)), True])  # fmt: skip
+        if case.task in ("text", "pairs", "ordinal", *MEDIA):
+            sizes = Counter(str(row["label"]) for row in rows.values())
+            got = Counter(str(rows[index]["label"]) for index in ids)
+            for label, size in sizes.items():
+                share = size * min(most, len(rows)) / len(rows)
+                if split == "train":
+                    found += compare(f"training keeps a row of {label}", got[label] > 0, True)
+                elif abs(got[label] - share) >= 1:
+                    found.append(Disagreement(f"rows of {label} in {split}", got[label], share))
+    return found
+
+
+def _check_folds(case: Case, every: Drawn, own: Mapping[str, list[int]]) -> list[Disagreement]:
+    """Each row is tested in one fold, and rows that belong together are in one part."""
+    rows = dict(kept_rows(case, every, "train"))
+    tested, found = [], []
+    for fold in range(1, case.settings["folds"] + 1):
+        parts = choice(replace(case, settings={**case.settings, "fold": fold}), every)
+        if parts is None:
+            return [Disagreement("folds", f"fold {fold} is refused", "as fold 1")]
+        tested += parts["test"]
+        if fold == case.settings.get("fold", 1):
+            found += compare("the same fold", parts, dict(own))
+        inside = [parts["train"], parts["test"]]
+        both = sorted([*parts["train"], *parts["test"]])
+        found += compare(f"rows of fold {fold}", both, sorted(rows))
+        for key in ("inputs", case.settings.get("group_column")):
+            if key is not None:
+                of = [{_key(case, every, rows[index], key) for index in part} for part in inside]
+                found += compare(f"{key} in two parts of fold {fold}", sorted(of[0] & of[1]), [])
+    return found + compare("rows of all folds", sorted(tested), sorted(rows))
+
+
+def _key(case: Case, drawn: Drawn, row: Row, of: str) -> str:
+    return str(text_of(case, drawn, row)) if of == "inputs" else str(row[of])
 
 
 def is_missing(cell: Any) -> bool:
@@ -115,7 +209,7 @@ def places(path: Path, count: int, encoding: str) -> list[int]:
 def check(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:
     """Hold what the run read against the files."""
     rows = {split: kept_rows(case, drawn, split) for split in drawn.files}
-    found = compare(
+    found = check_choice(case, drawn) + compare(
         "run.json: examples", run.record["data"]["examples"], {k: len(v) for k, v in rows.items()}
     )
     names = label_names(case, [row for _, row in rows["train"]])
@@ -140,6 +234,8 @@ def check(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:
             shown, label = sorted(shown), sorted(label)
         found += compare(f"{what}: label", shown, label, 1e-6)
         expected = text_of(case, drawn, row)
+        if case.task in MEDIA:
+            continue
         for column, text in zip(
             drawn.texts, expected if isinstance(expected, tuple) else [expected], strict=True
         ):

@@ -10,7 +10,7 @@ from typing import Any
 
 from oracle import product
 from oracle.cases import Case, Disagreement, Settings, compare
-from oracle.draw import Drawn, write
+from oracle.draw import MEDIA, Drawn, write
 from oracle.read import kept_rows
 
 # What differs between runs that do the same.
@@ -51,6 +51,9 @@ def _again(
 def _rewritten(trained: Trained, ending: str, change: Callable[[Any], Any]) -> Drawn:
     drawn, files = trained[1], {}
     for split, path in drawn.files.items():
+        if path in files.values() or (split == "test" and path == drawn.files["train"]):
+            files[split] = files["train"]
+            continue
         files[split] = path.with_name(f"other-{split}.{ending}")
         write(files[split], change(drawn.rows[split]), False, trained[0].settings)
     return replace(drawn, files=files)
@@ -82,9 +85,11 @@ def in_python(trained: Trained, words: list[object], settings: Settings) -> list
     import ampft
 
     case, drawn, run = trained
-    if case.processes > 1:
+    if case.processes > 1 or case.task in MEDIA:
         return []
-    frames = {split: pd.DataFrame(rows) for split, rows in drawn.rows.items()}
+    frames: dict[str, Any] = {split: pd.DataFrame(rows) for split, rows in drawn.rows.items()}
+    if "folds" in settings:
+        frames["test"] = None
     output = drawn.model.parent / "in-python"
     task = {} if case.task == "pairs" else {"task": case.task}
     try:
@@ -104,13 +109,15 @@ OF_ANSWERS = (
     *("max_seq_length", "long_text", "stride", "feature_columns", "weight_column", "threshold"),
     *("weighted_metrics", "drop_missing_text", "drop_missing_labels", "ignore_label", "id_column"),
     *("group_column", "encoding", "label_separator", "label_order", "padding", "token_buckets"),
+    *("max_predict_samples", "data_seed"),
 )
 
 
 def evaluate_only(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
     """The finished model, evaluated again without training."""
     case, drawn, run = trained
-    if {"calibrate", "tune_thresholds", "abstain"} & set(settings) or case.processes > 1:
+    fitted = {"calibrate", "tune_thresholds", "abstain", "folds"} & set(settings)
+    if fitted or case.processes > 1:
         return []
     output = drawn.model.parent / "evaluated"
     kept = {name: value for name, value in settings.items() if name in OF_ANSWERS}
@@ -176,6 +183,8 @@ def compared(trained: Trained, words: list[object], settings: Settings) -> list[
     """`ampft compare` of two models: the difference of what both report."""
     case, drawn, run = trained
     if case.processes > 1 or len(kept_rows(case, drawn, "test")) < 6:
+        return []
+    if "perturb_initial_weights" in settings:  # then both are the placebo of a comparison
         return []
     output, folder = drawn.model.parent / "faster", drawn.model.parent / "compared"
     other = {**settings, "learning_rate": 3 * settings["learning_rate"]}

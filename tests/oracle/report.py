@@ -80,27 +80,27 @@ def calibration_error(confidence: np.ndarray, correct: np.ndarray, count: np.nda
 def ranking(
     has: np.ndarray, shares: np.ndarray, weights: np.ndarray | None, *, several: bool = False
 ) -> Numbers:
-    """Return areas under curves: means over the classes that have both kinds of rows."""
-    areas, precisions, supports = [], [], []
+    """Return areas under curves: means over the classes that have rows, of ROC both kinds."""
     count = np.ones(len(has)) if weights is None else weights
-    for column in range(has.shape[1]):
-        truth, scores = has[:, column], shares[:, column]
-        counted = count > 0
-        if 0 < truth[counted].sum() < counted.sum():
-            areas.append(metrics.roc_auc_score(truth, scores, sample_weight=weights))
-            precisions.append(metrics.average_precision_score(truth, scores, sample_weight=weights))
-            supports.append(count[truth].sum())
+    areas: dict[int, float] = {}
+    precisions: dict[int, float] = {}
+    for k in range(has.shape[1]):
+        truth, scores, counted = has[:, k], shares[:, k], count > 0
+        if truth[counted].any():
+            precisions[k] = metrics.average_precision_score(truth, scores, sample_weight=weights)
+            if not truth[counted].all():
+                areas[k] = metrics.roc_auc_score(truth, scores, sample_weight=weights)
     if not areas:
         return {}
     if has.shape[1] == 2 and not several:  # of the second of two classes, or of a rare first one
-        chosen = 0 if 3 * count[has[:, 1]].sum() > 2 * count.sum() else -1
-        return {"roc_auc": areas[-1], "average_precision": precisions[chosen]}
-    return {
-        "macro_roc_auc": float(np.mean(areas)),
-        "weighted_roc_auc": float(np.average(areas, weights=supports)),
-        "macro_average_precision": float(np.mean(precisions)),
-        "weighted_average_precision": float(np.average(precisions, weights=supports)),
-    }
+        chosen = 0 if 3 * count[has[:, 1]].sum() > 2 * count.sum() else 1
+        return {"roc_auc": areas[1], "average_precision": precisions[chosen]}
+    numbers = {}
+    for name, values in (("roc_auc", areas), ("average_precision", precisions)):
+        supports = [count[has[:, k]].sum() for k in values]
+        numbers[f"macro_{name}"] = float(np.mean([*values.values()]))
+        numbers[f"weighted_{name}"] = float(np.average([*values.values()], weights=supports))
+    return numbers
 
 
 def check_single_label(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:
@@ -212,14 +212,6 @@ def check_multi_label(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagree
     numbers["log_loss"] = float(np.average(-np.log(p).mean(1), weights=weights))
     numbers["brier"] = float(np.average(((shares - truth) ** 2).mean(1), weights=weights))
     numbers |= ranking(truth, shares, weights, several=True)
-    counted = np.ones(len(rows)) if weights is None else weights
-    precisions = [  # of a label that all rows have, too
-        metrics.average_precision_score(truth[:, k], shares[:, k], sample_weight=weights)
-        for k in range(len(names))
-        if truth[counted > 0, k].any()
-    ]
-    if precisions:
-        numbers["macro_average_precision"] = float(np.mean(precisions))
     return check_some(run, numbers)
 
 
@@ -284,8 +276,9 @@ def check_tokens(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]
     types = {name[2:] for name in run.record["label_names"] if name != "O"}
     occurring = {tag[2:] for tags in (*truth, *predicted) for tag in tags if tag != "O"}
     for name in scores:
-        value = numbers[f"macro_{name}"]
-        numbers[f"macro_{name}"] = value * len(occurring) / len(types) if occurring else 0.0
+        value = numbers[f"macro_{name}"]  # not a number if neither has an entity
+        is_known = occurring and value == value
+        numbers[f"macro_{name}"] = value * len(occurring) / len(types) if is_known else 0.0
     flat = [tag for tags in truth for tag in tags], [tag for tags in predicted for tag in tags]
     numbers["token_accuracy"] = metrics.accuracy_score(*flat)
     return check_some(run, numbers)
@@ -293,6 +286,7 @@ def check_tokens(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]
 
 CHECKS: dict[str, Callable[[Case, Drawn, RunFolder], list[Disagreement]]] = {
     "text": check_single_label, "pairs": check_single_label, "ordinal": check_single_label,
+    "images": check_single_label, "sounds": check_single_label,
     "multi-label": check_multi_label, "columns": check_multi_label,
     "regression": check_regression, "tokens": check_tokens,
 }  # fmt: skip

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from oracle import media
 from oracle.cases import Case, Disagreement, compare
-from oracle.draw import Drawn
+from oracle.draw import MEDIA, Drawn
 from oracle.product import RunFolder
 from oracle.read import kept_rows, text_of, weights_of
 
@@ -52,6 +53,8 @@ def setting(case: Case, name: str) -> Any:
 
 def encode(case: Case, tokenizer: Any, text: Any) -> list[dict[str, Tensor]]:
     """Return the inputs of the windows of a text: one, if it is truncated."""
+    if case.task in MEDIA:
+        return [media.encode(case, tokenizer, text)]
     length = min(setting(case, "max_seq_length"), MODEL_LENGTH)
     options: dict[str, Any] = {"truncation": True, "max_length": length}
     if isinstance(text, list):
@@ -81,7 +84,17 @@ def load(case: Case, folder: Path) -> tuple[Any, Any]:
     auto = transformers.AutoModelForSequenceClassification
     if case.task == "tokens":
         auto = transformers.AutoModelForTokenClassification
-    model = auto.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    if case.task in MEDIA:
+        auto = transformers.AutoModelForImageClassification
+        if case.task == "sounds":
+            auto = transformers.AutoModelForAudioClassification
+    eager = {} if case.family == "convnext" else {"attn_implementation": "eager"}
+    model = auto.from_pretrained(folder, dtype=torch.float64, **eager).eval()
+    if case.task in MEDIA:
+        processor = transformers.AutoImageProcessor
+        if case.task == "sounds":
+            processor = transformers.AutoFeatureExtractor
+        return model, processor.from_pretrained(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     if model.config.pad_token_id is None:  # then padded with the end of a text, which heads skip
         model.config.pad_token_id = tokenizer.eos_token_id
@@ -525,12 +538,12 @@ def check(case: Case, drawn: Drawn, run: RunFolder, oracle: Trained) -> list[Dis
         found += compare(f"history: {name}", got, values[:done], precise)[:1]
     chosen = (run.record.get("best") or {}).get("step") or done
     expected = oracle.averages[chosen]
-    saved = run.weights()
+    saved = load(case, run.folder)[0].state_dict()
     start = oracle.weights[0]
     for name, tensor in expected.items():
         if name not in saved:
             continue  # tied to another one
-        got = saved[name].double()
+        got = saved[name]
         moved = float((tensor - start[name]).abs().max())
         allowed = 3 * oracle.doubts[chosen][name] + 0.01 * moved + 1e-6
         over = ((got - tensor).abs() - allowed).max()
@@ -539,7 +552,7 @@ def check(case: Case, drawn: Drawn, run: RunFolder, oracle: Trained) -> list[Dis
             values = [float(each.flatten()[worst]) for each in (got, tensor, start[name])]
             found.append(Disagreement(f"weights: {name}[{worst}], began at {values[2]:.6g}",
                                       values[0], values[1]))  # fmt: skip
-    return found + _check_frozen(drawn, run, start)
+    return found + _check_frozen(case, drawn, saved, start)
 
 
 def check_adapters(
@@ -562,12 +575,10 @@ def check_adapters(
     return found + compare("adapter_config.json: factor", got, scale)
 
 
-def _check_frozen(drawn: Drawn, run: RunFolder, trained: Tensors) -> list[Disagreement]:
+def _check_frozen(case: Case, drawn: Drawn, saved: Tensors, trained: Tensors) -> list[Disagreement]:
     """What is not trained must have the initial bits."""
-    from safetensors.torch import load_file
-
-    found, initial = [], load_file(drawn.model / "model.safetensors")
-    for name, tensor in run.weights().items():
+    found, initial = [], load(case, drawn.model)[0].state_dict()
+    for name, tensor in saved.items():
         if name not in trained and name in initial and not torch.equal(tensor, initial[name]):
             found.append(Disagreement(f"weights: {name} is not trained", "changed", "as before"))
     return found

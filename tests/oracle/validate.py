@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from oracle.cases import Case, Disagreement, compare
-from oracle.draw import Drawn
+from oracle.draw import MEDIA, Drawn
 from oracle.product import RunFolder
 from oracle.read import kept_rows, text_of, weights_of
 from oracle.train import Trained, encode, load_initial, logits_of, targets_of
@@ -24,7 +24,7 @@ def check(
         return found
     found += _check_stop(case, run)
     fitted = {"calibrate", "tune_thresholds", "abstain"} & set(case.settings)
-    if case.task not in ("text", "pairs", "ordinal") or fitted:
+    if case.task not in ("text", "pairs", "ordinal", *MEDIA) or fitted:
         return found
     losses = _losses(case, drawn, names, oracle, [v["step"] for v in run.record["validations"]])
     for validation in run.record["validations"]:
