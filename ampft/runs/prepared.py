@@ -23,7 +23,6 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampft.arguments import ClassifyArguments
-from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.data.step_batches import StepBatches
 from ampft.features.contention import CpuTime
 from ampft.files import describe_file
@@ -168,7 +167,7 @@ def _initial_record(prepared: Prepared) -> RunRecord:
             input_columns=data.input_columns,
             files=data.files,
             shared_with_train=data.shared_with_train,
-            hub_id=None if args.dataset_name in BUILT_IN_DEFAULTS else _hub_id(args.dataset_name),
+            hub_id=_hub_id(args.dataset_name),
         ),
         model=ModelPart(
             name=prepared.loaded.name,

@@ -15,9 +15,17 @@ from ampft.arguments import ClassifyArguments
 from ampft.data.load import load_data
 from ampft.data.row_labels import RowLabels
 from ampft.errors import InputError
+from ampft.tasks.table import TASKS
 
 ROWS = [("one", ("b", "a")), ("two", ("a",)), ("three", ()), ("four", ("c", "a"))]
 SEVERAL = {"task": "multi-label"}
+
+
+def test_a_pipeline_of_transformers_gives_all_labels():
+    several = [row for row in TASKS.values() if row.several_labels]
+    assert len(several) > 1
+    for row in several:  # by default, it gives the most probable label
+        assert row.pipeline_arguments["top_k"] is None
 
 
 def sets_of(data, split="train"):

@@ -85,11 +85,11 @@ def draw(case: Case, folder: Path) -> Drawn:
     if "folds" in case.settings:  # the test rows are among those of the training file
         files["test"], rows["test"] = files["train"], rows["train"]
     # Imported late: it needs the rows that this module draws.
-    from oracle.read import choice, kept_rows, label_names
+    from oracle.read import choice, label_names, named_rows
 
     drawn = Drawn(files, rows, texts, labels, folder / "model")
     drawn = replace(drawn, chosen=choice(case, drawn))
-    names = label_names(case, [row for _, row in kept_rows(case, drawn, "train")])
+    names = label_names(case, named_rows(case, drawn))
     if case.task in MEDIA:
         media.save_model(case, names, drawn.model)
     else:

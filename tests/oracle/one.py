@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oracle import decide, effects, loops, product, read, report, train, validate
-from oracle.cases import Case, Disagreement
+from oracle.cases import Case, Disagreement, compare
 from oracle.draw import MEDIA, Drawn, draw
 from oracle.plan import refusal_of
 from oracle.relations import RELATIONS, stopped
@@ -86,6 +86,8 @@ def in_this_process(case: Case, folder: Path) -> Result:
         return Result(case, (Disagreement("ampft train", said, expected or "exit code 0"),), 0.0)
     run = product.RunFolder(output)
     found, checked = check(case, drawn, run, folder)
+    wrote = [line for line in done.out.splitlines() if line.startswith("wrote ")]
+    found += compare("printed: where the files are", [str(output) in w for w in wrote], [True])
     found += RELATIONS[case.relation]((case, drawn, run), task, settings)
     if case.stop_after is not None:
         found += stopped(case, words, settings, run, folder)

@@ -14,7 +14,7 @@ from oracle import loops, media
 from oracle.cases import Case
 from oracle.draw import CLASSES as CLASSES_OF_DRAWN
 from oracle.draw import FAMILIES, MEDIA, TRAITS, Drawn
-from oracle.read import LIMITS, is_missing, kept_rows, label_of, overlaps
+from oracle.read import LIMITS, is_missing, kept_rows, label_of, named_rows, overlaps
 from oracle.relations import RELATIONS
 from oracle.train import batches_of
 
@@ -348,7 +348,7 @@ def _refusal_of_rows(case: Case, drawn: Drawn) -> str:
         everything = kept_rows(case, replace(drawn, chosen=None), "train")
         if limit is not None and limit < len({str(row["label"]) for _, row in everything}):
             return "fewer rows than classes"
-        labels = {str(row["label"]) for _, row in rows}
+        labels = {str(row["label"]) for row in named_rows(case, drawn)}
         if len(labels) < 2:
             return "one class"
         for split in ("validation", "test"):

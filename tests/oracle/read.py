@@ -79,6 +79,13 @@ def kept_rows(case: Case, drawn: Drawn, split: str) -> Kept:
     return [(index, row) for index, row in kept if index in drawn.chosen[split]]
 
 
+def named_rows(case: Case, drawn: Drawn) -> list[Row]:
+    """Return the rows whose labels are the classes: those for training, or of all folds."""
+    if "folds" in case.settings:
+        drawn = replace(drawn, chosen=None)
+    return [row for _, row in kept_rows(case, drawn, "train")]
+
+
 LIMITS = {"train": "max_train_samples", "validation": "max_eval_samples",
           "test": "max_predict_samples"}  # fmt: skip
 
@@ -212,7 +219,7 @@ def check(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:
     found = check_choice(case, drawn) + compare(
         "run.json: examples", run.record["data"]["examples"], {k: len(v) for k, v in rows.items()}
     )
-    names = label_names(case, [row for _, row in rows["train"]])
+    names = label_names(case, named_rows(case, drawn))
     if case.task != "regression":
         found += compare("label_names", sorted(run.record["label_names"]), sorted(names))
     if case.task == "ordinal":
