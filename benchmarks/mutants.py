@@ -300,8 +300,7 @@ def run_tests(tree: Path, words: list[str], chosen: list[str] | None, measured: 
 
 def _fork_servers(measured: Path | None, tree: Path) -> None:
     """Let the server of warm processes be a copy of this process, as it is now, when needed."""
-    import warm_processes
-
+    warm_processes: Any = importlib.import_module("warm_processes")
     reading, writing = os.pipe()
     owner = os.getpid()
     if os.fork() == 0:
@@ -385,12 +384,11 @@ class Covered:
     """Which tests execute which lines, how long they take, and which fail anyway."""
 
     def __init__(self, folder: Path) -> None:
-        from coverage import CoverageData
-
         read = json.loads((folder / "tests.json").read_text(encoding="utf-8"))
         self.tree, self.tests = read["tree"], read["tests"]
         self.failed = set(read["failed"])
-        self.data = CoverageData(str(folder / "data"))
+        # Imported by name: it is not a requirement of the tests.
+        self.data = importlib.import_module("coverage").CoverageData(str(folder / "data"))
         self.data.read()
         self.users: dict[str, list[str]] = {}
         for name, test in self.tests.items():
@@ -469,7 +467,8 @@ class Judge:
     def outcome(self, mutant: Mutant, seconds: float, *, cases: bool = False) -> dict[str, Any]:
         """Plant a mutant, and return whether a test that passes without it kills it."""
         every = self.covered.tests_of(mutant)
-        tests, total = [], 0.0
+        tests: list[str] = []
+        total = 0.0
         for name in every:
             total += self.covered.tests[name]["seconds"]
             if tests and total > seconds:
