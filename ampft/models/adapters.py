@@ -225,6 +225,7 @@ def adapter_files(
         "r": adapters.r,
         "lora_alpha": adapters.lora_alpha,
         "lora_dropout": adapters.lora_dropout,
+        "fan_in_fan_out": adapters.fan_in_fan_out,
         "target_modules": sorted(adapters.target_modules),
         "exclude_modules": sorted(adapters.exclude_modules),
         "modules_to_save": list(head),

@@ -78,6 +78,8 @@ def test_transposed_weights_get_adapters_without_a_warning():
         warnings.simplefilter("error")
         add_lora(model, TrainedPartSettings(lora_r=2))
     assert model.lora_config.fan_in_fan_out
+    saved = adapter_files(model, base="base", base_hash="")["adapter_config.json"]
+    assert json.loads(saved)["fan_in_fan_out"]  # or PEFT warns whoever loads it
 
 
 def test_the_gradient_is_that_of_plain_torch():

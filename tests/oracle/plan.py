@@ -245,7 +245,7 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {
     "image_column_name": ("text", ()), "audio_column_name": ("text", ()),
     "class_names_file": ("names.txt", ("tokens",)), "hub_private_repo": (True, ()),
     "report_to": ("wandb", ()), "train_split_name": ("train", ()), "remove_splits": ("a", ()),
-    "dataset_config_name": ("a", ()), "validation_fraction": (0.3, ()), "test_fraction": (0.3, ()),
+    "dataset_config_name": ("a", ()), "test_fraction": (0.3, ()),
     "cuda_graphs": (True, ()), "load_in_4bit": (True, ()),
     "allow_topology_change": (True, ()),
 }  # fmt: skip
