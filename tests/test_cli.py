@@ -145,6 +145,20 @@ def test_a_variable_of_a_launcher_that_is_not_a_number(
     assert line.startswith("error: WORLD_SIZE=x in the environment: must be a number")
 
 
+@pytest.mark.add_ons
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("entry-000001.json", "ampft judge {0} --page FILE.html. To check its entries"),
+        ("artifact.json", "certificate.html. To repeat it: ampft audit {0} --run RUN"),
+    ],
+)
+def test_a_report_of_what_another_command_wrote_names_that_command(name, remedy, tmp_path, capsys):
+    (tmp_path / name).write_text("{}")
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert remedy.format(tmp_path) in capsys.readouterr().err
+
+
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e"
 
 

@@ -77,13 +77,14 @@ class RowCollector:
         self._unlabelled, self._unlabelled_names = array("q"), set[str]()  # rows with -1 or -100
         self._ignored_rows: Counter[str] = Counter()
         self._ignored_found: set[str] = set()
+        self._repeated = array("q")  # rows that name a label twice
 
     def add(self, number: int, inputs: Sequence[object], labels: Collection[str] | None) -> bool:
         """Record the labels of a row, or why it is unusable; return whether it is used.
 
         Args:
             inputs: The row's inputs; None for a missing one.
-            labels: The row's distinct labels; None if the label is missing.
+            labels: The row's labels; None if the label is missing.
         """
         if labels is None:
             self._no_label.append(number)
@@ -100,8 +101,11 @@ class RowCollector:
         if any(value is None for value in inputs):
             self._no_text.append(number)
             return False
-        self._codes.extend(self._index.setdefault(name, len(self._index)) for name in labels)
-        self._counts.append(len(labels))
+        distinct = dict.fromkeys(labels)
+        if len(distinct) < len(labels):
+            self._repeated.append(number)
+        self._codes.extend(self._index.setdefault(name, len(self._index)) for name in distinct)
+        self._counts.append(len(distinct))
         self._numbers.append(number)
         return True
 
@@ -167,4 +171,9 @@ class RowCollector:
                     f"{self._table.place(*numbers)}: {counted(len(numbers), 'row')} without"
                     f" {what} left out ({flag})."
                 )
+        if self._repeated:
+            notes.append(
+                f"{self._table.place(*self._repeated)}: {counted(len(self._repeated), 'row')} with"
+                " a label that stands there twice, which counts once."
+            )
         return tuple(notes)

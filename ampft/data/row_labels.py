@@ -231,7 +231,7 @@ class LabelParser:
         return frozenset(found)
 
     def parse(self, cells: Sequence[object], location: str) -> tuple[str, ...] | None:
-        """Return the distinct labels of a row; None if its label is missing.
+        """Return the labels of a row, as often as a cell names them; None if its label is missing.
 
         Args:
             cells: Values of `columns`.
@@ -264,7 +264,7 @@ class LabelParser:
             return ()
         parts = self._parts(cell, location)
         names = [name for part in parts if (name := self._name(part, location)) is not None]
-        return tuple(dict.fromkeys(name.strip() for name in names))
+        return tuple(name.strip() for name in names)
 
     def as_trained(self, rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
         """Return the labels of rows, which are names already."""

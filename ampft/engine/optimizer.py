@@ -209,6 +209,9 @@ PROBED_HEAD_FACTOR = 0.5
 # Of Adafactor, whose rate is relative to the weights: the constant with which Raffel et al. (2020),
 # "Exploring the Limits of Transfer Learning", fine-tune.
 ADAFACTOR_RATE = 1e-3
+# Ten times the largest rates with which the optimizers of the table are in use: AdamW and Adafactor
+# pre-train with up to 1e-2. Muon has the update of AdamW in size.
+LARGEST_RATE = 0.1
 POLYNOMIAL_END = 1e-7  # of the schedule of transformers
 
 
@@ -349,6 +352,21 @@ OPTIMIZERS = {
     "muon": OptimizerRow("Muon with AdamW", _muon, 2),
     "adamw_8bit": OptimizerRow("8-bit AdamW", _adamw_8bit, 1),
 }
+
+
+def rate_warning(rate: float, optimizer: str) -> str | None:
+    """Return that a learning rate is far above those in use; None if it is not.
+
+    Args:
+        optimizer: Key in `OPTIMIZERS`.
+    """
+    if rate <= LARGEST_RATE:
+        return None
+    moved = "by about this share of its size" if optimizer == "adafactor" else "by about as much"
+    return (
+        f"--learning_rate {rate:g} is far above the rates in use with {OPTIMIZERS[optimizer].title}"
+        f", at most 0.01: a step changes each weight {moved}. Check the number."
+    )
 
 
 def default_learning_rate(

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampft.commands.extension_points import AROUND_A_TRAINING, ARTIFACTS, COMMANDS, CommandEntry
+from ampft.commands.extension_points import (
+    AROUND_A_TRAINING,
+    ARTIFACTS,
+    COMMANDS,
+    FOLDER_REPORTS,
+    CommandEntry,
+    FolderReport,
+)
 from ampft.comparison.extension_points import INFERENCE, Inference
+from ampft.errors import InputError
 
 if TYPE_CHECKING:
     from ampft.arguments.commands import Command
@@ -30,6 +39,24 @@ def commands() -> tuple[CommandEntry, ...]:
             _export,
         ),
     )
+
+
+def _refuse_artifact(folder: Path) -> str:
+    """Say where the verification of an artifact is.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError(
+        f"RUN {folder}: this is an artifact of ampft export. Its verification is in "
+        f"{folder / 'certificate.html'}. To repeat it: ampft audit {folder} --run RUN"
+    )
+
+
+@FOLDER_REPORTS.add
+def folder_reports() -> tuple[FolderReport, ...]:
+    """Return what `ampft report` says about an artifact."""
+    return (FolderReport("artifact.json", _refuse_artifact),)
 
 
 @ARTIFACTS.add

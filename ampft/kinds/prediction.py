@@ -88,6 +88,10 @@ class TrainingInfo:
     text_column_delimiter: str = " "  # Text between joined columns.
 
 
+class UnwritableRow(InputError):
+    """A row that the output cannot hold, so that another output must be chosen."""
+
+
 @dataclass(frozen=True)
 class InputRows:
     """Rows to predict."""
@@ -95,29 +99,43 @@ class InputRows:
     table: SourceTable  # The rows with all their columns.
     sources: tuple[str, ...]  # Columns of the table that the inputs are made of.
     convert: Convert  # Function that returns the inputs of a row.
-    # What rows lack for which `convert` returns None; None if rows are not checked before the model
-    # is loaded.
-    missing: str | None = None
+    missing: str  # What a row lacks for which `convert` returns None.
     labels: LabelReader | None = None  # Where the labels are; None if there are none.
     # Whether a row whose inputs are all blank is written without a prediction, as of lines.
     keeps_blank: bool = False
 
+    def inputs_of(self, cells: Sequence[Any], number: int) -> tuple[tuple[Any, ...] | None, str]:
+        """Return the inputs of a row, or None and why it has none; nothing for a blank line.
+
+        Args:
+            cells: Its cells of `sources`.
+        """
+        place = self.place(number)
+        try:
+            inputs = self.convert(cells, place)
+        except UnwritableRow:
+            raise
+        except InputError as error:
+            return None, str(error).removeprefix(f"{place}: ")
+        is_blank = self.keeps_blank and not any(str(cell).strip() for cell in cells)
+        return inputs, "" if inputs is not None or is_blank else f"{self.missing}."
+
     def check(self) -> None:
-        """Check that every row has its inputs.
+        """Check that a row has its inputs.
 
         Raises:
-            InputError: Some lack them; the message names the rows.
+            InputError: All lack them, or the output cannot hold one; the message names the rows.
         """
-        if self.missing is None:
-            return
-        without = [
-            number
-            for number, cells in self.table.read(self.sources)
-            if self.convert(cells, self.place(number)) is None
-            and not (self.keeps_blank and not any(str(cell).strip() for cell in cells))
-        ]
-        if without:
-            raise InputError(f"{self.table.place(*without)}: {self.missing}")
+        without, reason, has_usable = list[int](), "", False
+        for number, cells in self.table.read(self.sources):
+            inputs, why = self.inputs_of(cells, number)
+            if inputs is not None or not why:
+                has_usable = True
+            else:
+                without.append(number)
+                reason = reason or why
+        if without and not has_usable:
+            raise InputError(f"{self.table.place(*without)}: {reason}")
 
     def place(self, number: int) -> str:
         return f"{self.table.origin}, {self.table.unit} {number}"

@@ -138,12 +138,10 @@ def text_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
             _check_described(texts[0], trained, place)
         return tuple(texts)
 
-    missing = f"nothing in column {', '.join(map(repr, inputs.names))}. Fill the cells or remove "
+    missing = f"nothing in column {', '.join(map(repr, inputs.names))}"
     labels = find_labels(table, inputs.sources, request, trained)
     keeps_blank = list(request.files) == [STANDARD_INPUT]
-    return InputRows(
-        table, inputs.sources, convert, f"{missing}the rows.", labels, keeps_blank=keeps_blank
-    )
+    return InputRows(table, inputs.sources, convert, missing, labels, keeps_blank=keeps_blank)
 
 
 def table_of_rows(

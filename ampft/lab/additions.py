@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ampft.commands.extension_points import (
@@ -16,6 +17,7 @@ from ampft.commands.extension_points import (
 )
 from ampft.comparison.extension_points import CLUSTER, Cluster
 from ampft.doors.extension_points import CLUSTER_PREDICTION, ShardPrediction
+from ampft.errors import InputError
 
 if TYPE_CHECKING:
     from ampft.arguments.commands import Command
@@ -145,13 +147,26 @@ def commands() -> tuple[CommandEntry, ...]:
     )
 
 
+def _refuse_ledger(folder: Path) -> str:
+    """Say how the tries of a ledger are shown.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError(
+        f"RUN {folder}: this is a ledger of ampft judge. To see its tries: ampft judge {folder} "
+        f"--page FILE.html. To check its entries: ampft audit {folder}"
+    )
+
+
 @FOLDER_REPORTS.add
 def folder_reports() -> tuple[FolderReport, ...]:
-    """Return how learning curves and searches are reported."""
+    """Return how learning curves, searches and ledgers are reported."""
     from ampft.lab.curve.curve_page import CURVE_REPORT
+    from ampft.lab.referee.ledger import FIRST_NAME
     from ampft.lab.search.search_answer import SEARCH_REPORT
 
-    return CURVE_REPORT, SEARCH_REPORT
+    return CURVE_REPORT, SEARCH_REPORT, FolderReport(FIRST_NAME, _refuse_ledger)
 
 
 @CLUSTER_PREDICTION.add

@@ -89,12 +89,14 @@ def media_rows(
         table, inputs = table_of_rows(request, trained, flag="FILE", needed=needed)
         sources, folder = inputs.sources, Path(table.origin).parent
 
-    def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...]:
+    def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...] | None:
         del place
-        return tuple(cells if folder is None else (as_file(cell, folder) for cell in cells))
+        files = tuple(cells if folder is None else (as_file(cell, folder) for cell in cells))
+        return None if None in files else files
 
     labels = find_labels(table, sources, request, trained) if has_classes else None
-    return InputRows(table, sources, convert, labels=labels)
+    missing = f"no {media} in column {', '.join(map(repr, sources))}"
+    return InputRows(table, sources, convert, missing, labels)
 
 
 def mask_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:

@@ -70,6 +70,12 @@ def load_tokenizer(
     except InputError:
         raise
     except Exception as error:  # a damaged tokenizer.json: KeyError, TypeError, bare Exception, ...
+        if lacks_tokenizer(path):
+            raise InputError(
+                f"{flag} {path}: the folder has no tokenizer, so it is no model for texts, or was "
+                "saved without one. Choose a model for texts, or save its tokenizer there too: "
+                "tokenizer.save_pretrained(...)."
+            ) from error
         needed = [name for name in ("sentencepiece", "tiktoken") if name in str(error)]
         if needed and find_spec("sentencepiece") is None:  # transformers then tries tiktoken
             raise InputError(
@@ -102,6 +108,15 @@ def load_tokenizer(
     if reads_words:  # the places of words and windows are counted from the start of a row
         tokenizer.padding_side = tokenizer.truncation_side = "right"
     return tokenizer
+
+
+def lacks_tokenizer(path: str) -> bool:
+    """Return whether a path is a folder without a file of a tokenizer."""
+    if not Path(path).is_dir():
+        return False
+    names = [each.name for each in Path(path).iterdir()]
+    starts, ends = ("tokenizer", "vocab", "merges"), (".model", ".spm", ".vocab", ".bpe")
+    return not any(name.startswith(starts) or name.endswith(ends) for name in names)
 
 
 def is_plain(tokenizer: Any) -> bool:

@@ -47,7 +47,7 @@ def training_device(*, cpu: bool = False) -> torch.device:
             `accelerate launch --cpu` does.
 
     Raises:
-        InputError: A variable of a launcher is not a number.
+        InputError: A variable of a launcher is not a number, or another one is missing.
     """
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):  # Accelerate reads them as numbers
         if not os.environ.get(name, "0").isdecimal():
@@ -55,6 +55,12 @@ def training_device(*, cpu: bool = False) -> torch.device:
                 f"{name}={os.environ[name]} in the environment: must be a number that a launcher "
                 f"has set. Run `unset {name}`, or start with accelerate launch or torchrun."
             )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not os.environ.get("MASTER_ADDR"):
+        raise InputError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} in the environment: no MASTER_ADDR is set with "
+            "it, as a launcher does. Run `unset WORLD_SIZE`, or start with accelerate launch or "
+            "torchrun."
+        )
     _refuse_deepspeed()
     # Passed explicitly: Accelerate connects several processes on CPUs only when told to use them.
     use_cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU")

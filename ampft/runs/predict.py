@@ -344,10 +344,10 @@ def predict_file(
 
 
 def checked_rows(request: PredictRequest, saved: SavedClassifier) -> InputRows:
-    """Open the rows of a request, and check that each has its inputs.
+    """Open the rows of a request, and check that one has its inputs.
 
     Raises:
-        InputError: They cannot be read, or some lack their inputs.
+        InputError: They cannot be read, or all lack their inputs.
     """
     rows = task_row(saved.record).kind.open_rows(request, saved.training)
     rows.check()
@@ -398,17 +398,15 @@ def write_rows(
         while chunk := list(islice(cells_of_rows, ROWS_SORTED_AT_ONCE)):
             count += len(chunk)
             where = [rows.place(number) for number, _ in chunk]
-            converted = [
-                rows.convert([cells[i] for i in places], place)
-                for (_, cells), place in zip(chunk, where, strict=True)
-            ]
-            predictions, reasons = _answers(predictor, converted)
+            read = [rows.inputs_of([cells[i] for i in places], number) for number, cells in chunk]
+            predictions, refused = _answers(predictor, [each for each, _ in read])
             truncated += predictions.truncated
-            unanswered += [f"{where[row]}: {reason}" for row, reason in reasons.items()]
-            converted = [None if row in reasons else each for row, each in enumerate(converted)]
+            reasons = {row: why for row, (_, why) in enumerate(read) if why} | refused
+            unanswered += [f"{where[row]}: {reasons[row]}" for row in sorted(reasons)]
+            converted = [None if row in reasons else each for row, (each, _) in enumerate(read)]
             inputs = [each for each in converted if each is not None]
             if scores is not None:
-                known = [row for row in range(len(chunk)) if row not in reasons]
+                known = [row for row, each in enumerate(converted) if each is not None]
                 labels = [[chunk[row][1][i] for i in label_places] for row in known]
                 scores.add(labels, [where[row] for row in known], predictions.decoded)
             found = zip(*output.columns(inputs, predictions).values(), strict=True)

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.arguments.flags import later_wins
+from ampft.arguments.flags import flag_values, later_wins
 from ampft.data.request import IN_MEMORY
 from ampft.errors import InputError
 from ampft.runs.manifest import RECORD_NAME
 from ampft.runs.record import RunRecord
+from ampft.runs.redaction import is_redacted
 
 # Settings of the outputs, of the speed and of the end of a run. None changes a number, and an audit
 # writes nothing. `trust_remote_code` is the auditor's decision.
@@ -34,12 +35,30 @@ NEUTRAL: Mapping[str, Any] = {
 }
 
 
-def recorded_arguments(record: RunRecord, flags: Sequence[str]) -> ClassifyArguments:
+OF_DATA = ("train_file", "validation_file", "test_file", "dataset_name")
+
+
+def recorded_arguments(
+    record: RunRecord, flags: Sequence[str], paths: Sequence[str] = OF_DATA
+) -> ClassifyArguments:
     """Return the settings in a record, checked as on a command line.
 
+    Args:
+        flags: Flags that replace recorded settings.
+        paths: Settings with paths that are read.
+
     Raises:
-        InputError: A setting is unknown or has an invalid value.
+        InputError: A setting is unknown or has an invalid value, or a path held a token, which is
+            not recorded.
     """
+    given = flag_values(ClassifyArguments, flags)
+    for name in paths:
+        value = record.arguments.get(name)
+        if isinstance(value, str) and is_redacted(value) and name not in given:
+            raise InputError(
+                f"--{name}: {value} was recorded without the token or password in it. Give the path"
+                f" again: --{name} PATH."
+            )
     recorded = {**record.arguments, **NEUTRAL, "mixed_precision": record.precision.requested}
     if record.task.startswith("text") and "pooling" not in record.arguments:
         recorded |= {"pooling": "first", "head_init": "random"}

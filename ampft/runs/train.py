@@ -14,7 +14,7 @@ from datasets import DatasetDict
 from ampft.arguments import ClassifyArguments
 from ampft.arguments.classify import ADAMW
 from ampft.data.step_batches import StepBatch
-from ampft.engine.optimizer import OPTIMIZERS
+from ampft.engine.optimizer import OPTIMIZERS, rate_warning
 from ampft.engine.step import Losses, apply_step, backward, synchronized_last
 from ampft.kinds.receipt import receipt_lines
 from ampft.models.four_bit import has_4bit_layers, weight_counts
@@ -107,6 +107,7 @@ def _steps_line(prepared: Prepared) -> str:
     args, batches, steps = prepared.args, prepared.step_batches, prepared.total_steps
     if evaluated := prepared.evaluated:
         return labelled("steps", f"none: the model is evaluated on {' and '.join(evaluated)}")
+    rate = args.optimizer_settings().learning_rate
     processes = counted(batches.world_size, "process")
     micro_batches = counted(batches.micro_batches, "micro-batch")
     micro = batches.effective_batch_size // (batches.world_size * batches.micro_batches)
@@ -118,7 +119,8 @@ def _steps_line(prepared: Prepared) -> str:
         "steps",
         f"{steps} {in_epochs(steps, len(batches))}; effective batch "
         f"{batches.effective_batch_size} = {processes} x {micro_batches} x {micro}{suffix}",
-        f"{optimizer}learning rate {args.learning_rate:g}, {args.lr_scheduler_type}{decay}",
+        f"{optimizer}learning rate {rate:g}, {args.lr_scheduler_type}{decay}",
+        *([] if (high := rate_warning(rate, args.optim)) is None else [high]),
         *([] if ema is None else [f"the weights are averaged with decay {ema:g}"]),
         *batch_norm_warnings(prepared.loaded.model, batches).values(),
     )

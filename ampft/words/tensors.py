@@ -25,7 +25,14 @@ from ampft.data.sources.text_lists import list_or_cell
 from ampft.decision import ENTITIES, Rule, Sentence, Tokenization
 from ampft.errors import InputError, quoted
 from ampft.kinds.input_settings import InputSettings
-from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, TrainingInfo
+from ampft.kinds.prediction import (
+    InputRows,
+    PredictedRows,
+    PredictRequest,
+    RowOutput,
+    TrainingInfo,
+    UnwritableRow,
+)
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table
 from ampft.kinds.text import (
     TextExamples,
@@ -96,6 +103,8 @@ def _columns(rows: Sequence[tuple[Any, ...]], predictions: PredictedRows) -> dic
 def _conll_text(cells: Sequence[Any]) -> str:
     """Return a sentence as lines of word and tag, from the new columns of its row."""
     words, tags, *_ = cells
+    if words is None:  # without an answer
+        return "\n"
     lines = [f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)]
     return "".join(lines) + "\n"
 
@@ -122,7 +131,7 @@ def open_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
             _check_separators(words, place)
         return (found,)
 
-    missing = f"no words, or an empty one, in column {column!r}. Remove the rows."
+    missing = f"no words, or an empty one, in column {column!r}"
     return InputRows(table, (column, *tags), convert, missing, labels, keeps_blank=keeps_blank)
 
 
@@ -221,10 +230,10 @@ def _table(
 
 
 def _check_separators(words: Sequence[Word], place: str) -> None:
-    """Raise InputError for a word that would be several cells or lines of a CoNLL file."""
+    """Raise UnwritableRow for a word that would be several cells or lines of a CoNLL file."""
     for word in words:
         if any(character in word.text for character in CONLL_SEPARATORS):
-            raise InputError(
+            raise UnwritableRow(
                 f"{place}: the word {quoted(word.text)} has a tab or a line break, which separate"
                 " cells and words in a CoNLL file. Remove it from the word, or give a .jsonl or"
                 " .parquet file for --output_file."

@@ -13,6 +13,7 @@ from ampft.engine.optimizer import (
     default_learning_rate,
     make_optimizer,
     make_schedule,
+    rate_warning,
 )
 
 PEAK, STEPS = 0.5, 20
@@ -108,3 +109,9 @@ def test_settings_reach_adamw():
     assert len(optimizer.param_groups) == 2
     for group in optimizer.param_groups:
         assert (group["lr"], group["betas"], group["eps"]) == (0.1, (0.8, 0.95), 1e-6)
+
+
+def test_a_rate_far_above_those_in_use_is_said():
+    assert rate_warning(0.1, "adamw_torch") is None
+    assert "5 is far above the rates in use with AdamW" in rate_warning(5.0, "adamw_torch")
+    assert "share of its size" in rate_warning(1.0, "adafactor")

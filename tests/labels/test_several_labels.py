@@ -74,6 +74,18 @@ def test_every_form_gives_the_same_data(tmp_path, form):
     assert data.fingerprints == other.fingerprints
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_a_label_that_a_row_names_twice_is_said_and_counts_once(tmp_path, name):
+    cells = ["a,a", "a,b", "b", "b,a,b"]
+    lists = [json.dumps({"text": f"t{i}", "label": c.split(",")}) for i, c in enumerate(cells)]
+    table = csv_of([(f"t{i}", f'"{cell}"') for i, cell in enumerate(cells)])
+    content = table if name.endswith("csv") else "\n".join(lists)
+    data = load(tmp_path, content, name, **SEVERAL)
+    (note,) = [note for note in data.notes if "twice" in note]
+    assert "lines 2, 5: 2 rows" in note or "lines 1, 4: 2 rows" in note
+    assert data.labels("train").sum(axis=1).tolist() == [1, 2, 1, 2]
+
+
 def test_labels_between_blanks_are_no_classes(tmp_path):
     content = csv_of([("u", "joy"), ("v", "fear"), ("w", "joy fear"), ("x", "fear joy")])
     for options, advice in ((SEVERAL, ""), ({}, "--task multi-label ")):

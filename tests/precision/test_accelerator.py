@@ -246,6 +246,13 @@ def test_training_device_is_the_cpu_on_request(monkeypatch):
 # Number of processes
 
 
+def test_a_number_of_processes_without_a_launcher_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(InputError, match="WORLD_SIZE=2 in the environment: no MASTER_ADDR"):
+        training_device(cpu=True)
+
+
 @pytest.mark.parametrize(
     ("environ", "message"),
     [

@@ -194,8 +194,8 @@ def test_pairs_and_standard_input(pair_folder, capsys, monkeypatch):
     found = table(capsys)
     assert found[["a", "b"]].fillna("").values.tolist() == [["w1", "w2"], ["", ""], ["w3", "w4"]]
     assert found.prediction.isna().tolist() == [False, True, False]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("w1\tw2\nw3\t\n"))
-    with pytest.raises(InputError, match="standard input, line 2: nothing in column 'a', 'b'"):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("w3\t\n"))
+    with pytest.raises(InputError, match="standard input, line 1: nothing in column 'a', 'b'"):
         predict(pair_folder, "-")
     predict(pair_folder, texts=["w1", "w2"])
     assert table(capsys)[["a", "b"]].values.tolist() == [["w1", "w2"]]
@@ -297,6 +297,21 @@ def test_refused(files, options, match, folder, file):
         predict(folder, *files, **options)
 
 
+def test_a_row_without_image_is_named_and_the_others_are_answered(image_folder, tmp_path, capsys):
+    Image.new("RGB", (10, 12), (80, 40, 0)).save(tmp_path / "x.png")
+    (tmp_path / "y.png").write_bytes(b"no image")
+    rows = ("x.png,dark", ",dark", "y.png,light", "z.png,light", "x.png,light")
+    (tmp_path / "rows.csv").write_text("\n".join(["image,label", *rows]) + "\n")
+    predict(image_folder, tmp_path / "rows.csv")
+    captured = capsys.readouterr()
+    found = pd.read_csv(io.StringIO(captured.out))
+    assert found.prediction.isna().tolist() == [False, True, True, True, False]
+    said = " ".join(captured.err.split())
+    for line in ("line 3: no image in column", "line 4: ", "line 5: "):
+        assert f"rows.csv, {line}" in said
+    assert "classification report, file, 2 ex" in captured.err
+
+
 def test_an_image_that_cannot_be_read(image_folder, tmp_path):
     (tmp_path / "x.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"x\.png: not a readable image \(not an image file"):
@@ -369,3 +384,41 @@ def test_the_model_runs_padded_where_the_training_did(folder, recorded, attentio
         Predictor.of_run(folder, record, PredictRequest(batch_size=4)).config._attn_implementation
         == attention
     )
+
+
+CELLS = {  # rows of which the second lacks an input, and what is said of it
+    "text": ('{"text": "w1", "label": "ant"}', '{"text": " ", "label": "bee"}', "nothing in"),
+    "a list": (
+        '{"text": "w1", "label": "ant"}',
+        '{"text": ["x"], "label": "bee"}',
+        "column 'text'",
+    ),
+    "pair": (
+        '{"a": "w1", "b": "w2", "label": "ant"}',
+        '{"a": "w3", "b": "", "label": "bee"}',
+        "nothing in",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CELLS)
+def test_a_row_without_input_is_named_and_the_others_are_answered(
+    name, tiny_bert, tmp_path, monkeypatch, capsys
+):
+    columns = ("a", "b") if name == "pair" else ("text",)
+    folder = trained_on(columns, tiny_bert, tmp_path, monkeypatch)
+    good, bad, reason = CELLS[name]
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{good}\n{bad}\n{good}\n")
+    predict(folder, file)
+    captured = capsys.readouterr()
+    found = pd.read_csv(io.StringIO(captured.out))
+    assert found.prediction.isna().tolist() == [False, True, False]
+    assert found.prediction[0] == found.prediction[2]
+    assert "1 row without an answer, left empty" in captured.err
+    assert f"rows.jsonl, line 2: {reason}" in " ".join(captured.err.split())
+    assert "classification report, file, 2 ex" in captured.err  # its label is not scored
+    file.write_text(f"{bad}\n{bad}\n")
+    with pytest.raises(InputError, match=rf"rows\.jsonl, lines 1, 2: {reason}"):
+        predict(folder, file)

@@ -265,7 +265,7 @@ def test_a_picture_behind_a_table_of_paths_counts(tiny_bert, tmp_path, monkeypat
     ("name", "text", "match"),
     [
         ("b.jsonl", '{"text": "w1"}\n', r"would both become b.parquet"),
-        ("bad.csv", 'text\nw1\n""\n', r"bad.csv, line 3: nothing in column 'text'"),
+        ("bad.csv", 'text\n""\n', r"bad.csv, line 2: nothing in column 'text'"),
         ("bad.csv", "other\nw1\n", r"bad.csv"),
     ],
 )

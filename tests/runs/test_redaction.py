@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ampft.errors import InputError
 from ampft.runs.folder import RunFolder
 from ampft.runs.record import write_record
-from ampft.runs.redaction import published_record
+from ampft.runs.recorded_arguments import recorded_arguments
+from ampft.runs.redaction import published_record, redact_secrets
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import json_text, json_values
 
@@ -134,3 +136,12 @@ def test_a_published_record_has_no_folder_of_this_machine(make_record):
     assert not found.command
     assert not found.hardware
     assert published_record(found) == found
+
+
+def test_a_path_that_held_a_token_is_asked_for_again(make_record):
+    paths = {"train_file": "train.csv", "test_file": f"/d/{TOKENS[0]}/u.csv"}
+    record = make_record(arguments=redact_secrets(paths))
+    with pytest.raises(InputError, match=r"^--test_file: .* Give the path again: --test_file PATH"):
+        recorded_arguments(record, ["--train_file=t.csv"])
+    given_again = recorded_arguments(record, ["--test_file=/d/u.csv"])
+    assert (given_again.train_file, given_again.test_file) == ("train.csv", "/d/u.csv")

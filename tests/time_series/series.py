@@ -164,7 +164,9 @@ def open_rows(request: PredictRequest, trained: TrainingInfo) -> InputRows:
     table = open_table(Path(file), flag="FILE", encoding=request.encoding)
     sources = number_columns(table)
     labels = find_labels(table, sources, request, trained)
-    return InputRows(table, sources, lambda cells, place: (numbers(cells, place),), labels=labels)
+    return InputRows(
+        table, sources, lambda cells, place: (numbers(cells, place),), "no numbers", labels
+    )
 
 
 def rows_in_memory(inputs: Any, trained: TrainingInfo) -> list[tuple[Any, ...]]:

@@ -78,8 +78,8 @@ def test_a_word_that_conll_cannot_hold_is_refused(folder, tmp_path, word):
 
 @pytest.mark.parametrize("word", [" ", "\n", "\u2003"])
 def test_a_word_of_white_space_is_refused(folder, tmp_path, word):
-    file = write_rows(tmp_path / "rows.jsonl", [["w1"], ["w2", word]])
-    with pytest.raises(InputError, match=r"rows\.jsonl, line 2: no words, or an empty one"):
+    file = write_rows(tmp_path / "rows.jsonl", [["w2", word]])
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 1: no words, or an empty one"):
         predict(folder, file, tmp_path / "out.conll")
     assert not (tmp_path / "out.conll").exists()
 
@@ -196,14 +196,23 @@ def test_rows_with_a_text_and_tokens_are_read_as_in_training(folder, tmp_path):
     rows = [{"text": "w1, w2", "tokens": tokens, "spans": spans, "answer": "accept"}]
     file = write_lines(tmp_path / "rows.jsonl", 2 * rows)
     assert words_of(folder, file, tmp_path) == 2 * [["w1", ",", "w2"]]
-    with pytest.raises(InputError, match=r"line 1: received .* as a word; a word must be a text"):
+    with pytest.raises(
+        InputError, match=r"lines 1, 2: received .* as a word; a word must be a text"
+    ):
         words_of(folder, file, tmp_path, text_column_names="tokens")
 
 
 @pytest.mark.parametrize("word", [None, float("nan")])
-def test_a_missing_word_is_refused_as_in_training(folder, tmp_path, word):
-    file = write_rows(tmp_path / "rows.jsonl", [["w1"], ["w2", word]])
-    with pytest.raises(InputError, match=r"rows\.jsonl, line 2: no words, or an empty one"):
+@pytest.mark.parametrize("ending", ["jsonl", "conll"])
+def test_a_row_with_a_missing_word_is_named(folder, tmp_path, word, ending, capsys):
+    file = write_rows(tmp_path / "rows.jsonl", [["w1"], ["w2", word], ["w3"]])
+    predict(folder, file, tmp_path / f"out.{ending}")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "rows.jsonl, line 2: no words, or an empty one" in said
+    content = (tmp_path / f"out.{ending}").read_text()
+    assert len(content.split("\n\n") if ending == "conll" else content.splitlines()) == 3
+    write_rows(file, [["w2", word]])
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 1: no words, or an empty one"):
         words_of(folder, file, tmp_path)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset
 
-from ampft.data.columns import DataColumns
+from ampft.data.columns import DataColumns, InputColumns
 from ampft.data.labelled_rows import LabelledRows
 from ampft.data.media import MEDIA
 from ampft.data.request import DataRequest
@@ -50,8 +50,9 @@ def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) ->
             place = table.place(number)
             if all(value in header[name] for name, value in zip(names, values, strict=True)):
                 raise InputError(f"{place}: the header is repeated. Remove this {table.unit}.")
+            cells: list[Any]
             if media is None:
-                cells: list[Any] = [*inputs.texts(values[:count], place)]
+                cells = _texts(inputs, values[:count], place)
             else:
                 cells = [as_file(values[0], folder) if table.dataset is None else values[0]]
             others = zip(extra.values(), values[count:], strict=False)
@@ -70,6 +71,16 @@ def read_rows(table: SourceTable, columns: DataColumns, request: DataRequest) ->
         for name in files:
             kept = kept.cast_column(name, MEDIA[columns.kind].column_type)
     return collector.finish(kept, declared=labels.classes)
+
+
+def _texts(inputs: InputColumns, values: Sequence[object], place: str) -> list[str | None]:
+    """Return the texts of a row."""
+    try:
+        return inputs.texts(values, place)
+    except InputError as error:
+        if not any(isinstance(value, list | tuple) for value in values):
+            raise
+        raise InputError(f"{error} For words with tags, add --task tokens.") from None
 
 
 def _selected(dataset: Dataset, columns: DataColumns, rows: list[tuple[int, list[Any]]]) -> Dataset:

@@ -167,7 +167,7 @@ def as_text(value: object, location: str, column: str) -> str | None:
     raise InputError(
         f"{location}: column {quoted(column)} holds a nested value ({type(value).__name__}"
         f" {quoted(value)}), but a cell must be a text or a single value. Write it as one"
-        " string, or pass another column; for words with tags, add --task tokens."
+        " string, or pass another column."
     )
 
 

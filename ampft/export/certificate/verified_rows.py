@@ -198,9 +198,11 @@ def _labelled(
     rows, labels, groups = [], [], []
     for number, cells in table.read(table.columns):
         place = found.place(number)
-        row = found.convert([cells[i] for i in inputs], place)
+        row, why = found.inputs_of([cells[i] for i in inputs], number)
+        if row is None:
+            raise InputError(f"{FLAG} {place}: {why} Fill the cell, or remove the row.")
         label = reader.parse([cells[i] for i in of_labels], place)
-        if row is not None and label is not None:
+        if label is not None:
             rows.append(row)
             labels.append(label)
             group = None if group_column is None else cells[table.columns.index(group_column)]

@@ -33,7 +33,7 @@ from ampft.runs.history import HistoryRow
 from ampft.runs.prepare import load_task, prepare_mode, start_clock
 from ampft.runs.prepared import Prepared, ProcessStart, configuration_of, preprocessing_of
 from ampft.runs.record import RunRecord
-from ampft.runs.recorded_arguments import recorded_arguments
+from ampft.runs.recorded_arguments import OF_DATA, recorded_arguments
 from ampft.runs.resume import changed_values
 from ampft.tasks.task import Task
 from ampft.text.escaping import inert
@@ -92,7 +92,7 @@ def rebuild(folder: Path, record: RunRecord, flags: Sequence[str], *, cpu: bool)
             or this machine cannot run the precision.
     """
     started = start_clock()
-    args = recorded_arguments(record, flags)
+    args = recorded_arguments(record, flags, (*OF_DATA, "model_name_or_path"))
     device = training_device(cpu=cpu or record.topology.device == "cpu")
     mode, trained = canonical_mode(record.precision.requested), f"{folder} was trained in"
     try:

@@ -58,7 +58,7 @@ from ampft.runs.manifest import NONFINITE_NAME, check_files
 from ampft.runs.prepare import begins_at_probe, load_task, start_clock, with_head_of_training
 from ampft.runs.prepared import total_steps_of
 from ampft.runs.record import read_record
-from ampft.runs.recorded_arguments import recorded_arguments
+from ampft.runs.recorded_arguments import OF_DATA, recorded_arguments
 from ampft.tasks.task import Task
 
 INITIAL_SCALE = 2.0**16  # of torch.amp.GradScaler
@@ -472,7 +472,7 @@ def run_case(folder: Path, flags: Sequence[str], *, steps: int, trial_steps: int
             f"RUN {run}: {changed[0]} was changed since the run read it, so another training would "
             "be examined. Restore the file, or pass the settings that changed after ` -- `."
         )
-    args = recorded_arguments(record, flags)
+    args = recorded_arguments(record, flags, (*OF_DATA, "model_name_or_path"))
     args = replace(args, use_cpu=args.use_cpu or record.topology.device == "cpu")
     if step is not None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
