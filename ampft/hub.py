@@ -31,16 +31,21 @@ class HubSettings:
 
 
 @cache
-def go_offline_if_unreachable() -> str | None:
-    """Return why nothing can be downloaded, and what to do; None if the hub answers.
+def go_offline_if_unreachable(*, needs_hub: bool = False) -> str | None:
+    """Return why the hub cannot be used, and what to do; None if it answers.
 
     If it does not answer, the libraries are set to use only their caches: they would otherwise try
     each file six times, which takes 23 seconds per file.
+
+    Args:
+        needs_hub: Whether no local folder can take its place.
     """
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
         name = next((n for n in OFFLINE_VARIABLES if os.environ.get(n)), OFFLINE_VARIABLES[0])
+        if needs_hub:
+            return f"{name}=1 forbids to ask the hub. Unset the variable."
         return f"{name}=1 forbids downloads. Pass a local folder, or unset the variable."
     reason = connection_problem(constants.ENDPOINT)
     if reason is None:
@@ -49,9 +54,11 @@ def go_offline_if_unreachable() -> str | None:
     import datasets.config
 
     datasets.config.HF_HUB_OFFLINE = True
+    host = urlsplit(constants.ENDPOINT).hostname
+    folder = ", or pass a local folder; with HF_HUB_OFFLINE=1 the hub is not asked"
     return (
-        f"the hub ({urlsplit(constants.ENDPOINT).hostname}) cannot be reached: {reason}. Check the"
-        " network, or pass a local folder; with HF_HUB_OFFLINE=1 the hub is not asked."
+        f"the hub ({host}) cannot be reached: {reason}. Check the network"
+        f"{'' if needs_hub else folder}."
     )
 
 

@@ -196,13 +196,17 @@ def _refuse_equal(parsed: Sequence[tuple[ArmSettings, ClassifyArguments]]) -> No
     for arm, arguments in parsed:
         if _problem(arguments) != problem:
             raise InputError(
-                f"--arm {arm.name}: --task {arguments.task} has other labels than {baseline} "
+                f"--arm {arm.name}: --task {_task(arguments)} has other labels than {baseline} "
                 f"({_problem(arguments)} and {problem}). Compare arms with the same kind of labels."
             )
 
 
+def _task(arguments: ClassifyArguments) -> str:
+    return arguments.task or next(iter(TASKS))
+
+
 def _problem(arguments: ClassifyArguments) -> str:
-    return TASKS[arguments.task or next(iter(TASKS))].problem_type().name
+    return TASKS[_task(arguments)].problem_type().name
 
 
 ARMS = Command(

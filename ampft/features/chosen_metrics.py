@@ -167,7 +167,7 @@ def _inputs(outcome: Any, features: Mapping[str, Any]) -> dict[str, Any]:
 def _loaded(name: str, configuration: str | None) -> Any:
     import evaluate
 
-    problem = None if Path(name).exists() else go_offline_if_unreachable()
+    problem = None if Path(name).exists() else go_offline_if_unreachable(needs_hub=True)
     try:
         return evaluate.load(name, configuration)
     except Exception as error:  # downloads and modules raise many kinds

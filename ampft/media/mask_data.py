@@ -140,6 +140,11 @@ def _find_columns(features: Features, request: DataRequest, name: str) -> tuple[
     if named is not None:
         require_columns(named, images, LABEL_FLAG, origin=name, describe=listing)
     usual = named or [column for column in images if column.lower() in MASK_NAMES]
+    if named is None and len(images) == 1 and Path(name).is_dir():
+        raise InputError(
+            f"--task pixels: {name} has images and no masks. Folders that are read: {LAYOUTS}. To "
+            "classify whole images, remove the flag."
+        )
     if named is None and len(usual) != 1:
         raise InputError(
             f"{LABEL_FLAG}: {name} has {'several columns' if usual else 'no column'} of masks "

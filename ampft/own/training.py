@@ -312,7 +312,8 @@ class Training:
         names = list(parts.optimizers)
         name = names[0] if update is None and len(names) == 1 else update
         if name not in names:
-            raise InputError(f"update: received {update!r}. Pass one of {', '.join(names)}.")
+            several = f"Pass one of {', '.join(names)}." if len(names) > 1 else "Leave it out."
+            raise InputError(f"update: received {update!r}. {several}")
         assert batch is not None, "call step inside the loop"
         optimizer, schedule = parts.optimizers[name], parts.schedules[name]
         self._check_groups()
@@ -518,7 +519,8 @@ class Training:
                 raise InputError(
                     f"schedule: ReduceLROnPlateau(mode={mode!r}) would follow {name!r}, where "
                     f"{'higher' if higher else 'lower'} is better. Pass the other mode, or the "
-                    "metric that it follows as schedule_metric=..."
+                    "metric that it follows as schedule_metric=..., and another output_dir or "
+                    "overwrite_output_dir=True, because this run has begun."
                 )
             each.follow(metrics[chosen or name])
 

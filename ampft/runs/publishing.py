@@ -445,7 +445,7 @@ def check_account(flag: str, hub_model_id: str | None) -> str:
             f"{flag}: no token of the hub was found. Run `hf auth login`, or set HF_TOKEN to a"
             " token that may write."
         )
-    problem = go_offline_if_unreachable()
+    problem = go_offline_if_unreachable(needs_hub=True)
     if problem is not None:
         raise InputError(f"{flag}: {problem}")
     try:

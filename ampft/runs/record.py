@@ -263,10 +263,15 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
         values = read_hashed(path, SCHEMA, remedy)[0] if verify else read_json_object(path)
         values.pop("sha256", None)
         return from_json(RunRecord, values, RECORD_NAME)
+    except FileNotFoundError:
+        raise InputError(
+            f"{folder}: this is not the folder of a run, because it has no {RECORD_NAME}. Give the "
+            "--output_dir of a run."
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{folder}: this is not the folder of a run, because {RECORD_NAME} is missing or "
-            f"damaged ({type(error).__name__}: {error}). Give the --output_dir of a run."
+            f"{path}: the record of the run is damaged or was changed ({type(error).__name__}: "
+            f"{error}). Restore it from a copy, or repeat the run."
         ) from error
 
 

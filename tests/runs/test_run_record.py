@@ -82,10 +82,10 @@ def test_an_unknown_status_is_a_bug(make_record):
 
 
 def test_a_folder_without_a_record_is_refused(tmp_path: Path, make_record):
-    with pytest.raises(InputError, match=r"not the folder of a run, because run\.json is missing"):
+    with pytest.raises(InputError, match=r"not the folder of a run, because it has no run\.json"):
         read_record(tmp_path)
     (tmp_path / "run.json").write_text("[1]")
-    with pytest.raises(InputError, match="not the folder of a run"):
+    with pytest.raises(InputError, match=r"run\.json: the record of the run is damaged"):
         read_record(tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 99}')
     with pytest.raises(

@@ -197,7 +197,9 @@ def test_a_run_whose_inputs_were_changed_is_not_examined(tmp_path, monkeypatch, 
         model=replace(record.model, name=str(model), files=files),
     )
     (run / "run.json").write_text(hashed_text(record))
-    monkeypatch.setattr(case, "recorded_arguments", lambda record, flags, paths: ClassifyArguments())
+    monkeypatch.setattr(
+        case, "recorded_arguments", lambda record, flags, paths: ClassifyArguments()
+    )
     monkeypatch.setattr(case, "recipe_case", lambda *args, **kwargs: "examined")
     assert case.run_case(run, (), steps=1, trial_steps=1) == "examined"
     (tmp_path / changed).write_text("other")
