@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from PIL import Image
 
-Files = dict[str, str | bytes | None]  # contents by name; None removes a file
+# Contents by name; None removes a file, and a function changes it.
+Files = dict[str, str | bytes | Callable[..., object] | None]
 
 
 @dataclass(frozen=True)

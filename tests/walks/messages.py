@@ -38,14 +38,19 @@ class Message:
 
     def fits(self, said: str) -> bool:
         """Return whether a text that was said can be this message."""
-        parts = [part for part in self.text.split("{}") if len(part) > 3]
-        pattern = ".*?".join(map(re.escape, parts))
-        return bool(parts) and re.search(pattern, said, re.DOTALL) is not None
+        # Python names settings without dashes.
+        return any(_fits(text, said) for text in (self.text, self.text.replace("--", "")))
 
     @property
     def length(self) -> int:
         """Number of characters that are not filled in."""
         return len(self.text.replace("{}", ""))
+
+
+def _fits(text: str, said: str) -> bool:
+    parts = [part for part in text.split("{}") if len(part) > 3]
+    pattern = ".*?".join(map(re.escape, parts))
+    return bool(parts) and re.search(pattern, said, re.DOTALL) is not None
 
 
 def _text(node: ast.expr) -> str:

@@ -5,50 +5,43 @@ The next answer must be another one, and no row or class may vanish without a wo
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from code_walks import WALKS as OF_CODE
 from command_walks import OF_COMPARISONS, OF_PREDICTIONS, OF_TABLES
-from data_walks import WALKS as OF_DATA
+from data_walks import WALKS as OF_PLAIN_DATA
 from data_walks import Files, Remedy, Walk
+from deeds import carried_out, changed
 from file_walks import OF_FILES
+from lab_walks import OF_ARMS, OF_PARSERS
+from media_walks import WALKS as OF_MEDIA
 from messages import Message, advising_messages, message_of
 from not_walked import NOT_WALKED
-from tiny_text import LABELS, write_contract
+from prepared import Prepared, command, python
+from run_walks import WALKS as OF_RUNS
+from training_walks import WALKS as OF_TRAININGS
 
-import ampft.runs.predict
 from ampft import cli
 from ampft.arguments.parsing import parse_classify_arguments
-from ampft.comparison.settings import parse_compare_arguments
+from ampft.comparison.arm_settings import parse_compare_arms_arguments
+from ampft.comparison.settings import command_of_precisions, parse_compare_arguments
 from ampft.data.load import load_data
 from ampft.errors import InputError
-from ampft.runs.record import DataPart
+from ampft.lab import resume_check
+from ampft.lab.curve.curve import check_curve
 
-WALKS = {**OF_DATA, **OF_FILES}
+OF_DATA = {**OF_PLAIN_DATA, **OF_FILES, **OF_MEDIA}
 # The message that each walk meets: its file and first words.
 WALKED = json.loads((Path(__file__).parent / "walked.json").read_text())
 NO_SPLITS = ("--validation_fraction", "0", "--test_fraction", "0")
 LEFT_OUT = re.compile(r"(\d+) rows? (?:with|without)\b")
-
-
-def written(files: Files, folder) -> None:
-    for name, content in files.items():
-        path = folder / name
-        if content is None:
-            path.unlink(missing_ok=True)
-            if not any(path.parent.iterdir()):
-                path.parent.rmdir()
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def data_of(words: str):
@@ -65,34 +58,6 @@ def answer(door, words: str):
         return door(words)
     except InputError as error:
         return str(error)
-
-
-def printed_by(command: str):
-    """Return a function that runs a command in this process, and returns what it prints."""
-
-    def run(words: str):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.main([command, *shlex.split(words)])
-        if code == 0:
-            return [out.getvalue()]
-        (message,) = [line for line in err.getvalue().splitlines() if line.startswith("error: ")]
-        raise InputError(message.removeprefix("error: "))
-
-    return run
-
-
-def changed(words: str, remedy: Remedy) -> str:
-    """Return a command line with the flags that a remedy changes."""
-    if remedy.without:
-        assert remedy.without in words
-        words = words.replace(remedy.without, " ")
-    flags = re.search(r"--\w.*", remedy.advice)
-    deeds = remedy.without or remedy.files or remedy.add
-    implied = flags[0] if flags and not deeds else ""
-    if flags and remedy.without and not remedy.add and remedy.advice.startswith("--"):
-        implied = remedy.advice
-    return f"{words} {remedy.add or implied}"
 
 
 def assert_nothing_vanished(data, files: Files, words: str) -> None:
@@ -115,90 +80,110 @@ def assert_nothing_vanished(data, files: Files, words: str) -> None:
     )
 
 
-def walk(walk: Walk, door, folder) -> Message | None:
+def walk(one: Walk, door, prepared, root) -> Message | None:
     """Carry out each remedy of a walk; return the message that it began with."""
-    written(walk.files, folder)
-    first = answer(door, walk.words)
+    first, answers = carried_out(one, door, prepared, root)
     assert isinstance(first, str), "the input causes no message"
-    for remedy in walk.remedies:
+    for remedy, then in zip(one.remedies, answers, strict=True):
         assert remedy.advice in first
-        written(remedy.files, folder)
-        words = changed(walk.words, remedy)
-        then = answer(door, words)
         assert not isinstance(then, str), f"{remedy.advice!r} leads to: {then}"
-        if door is data_of:
-            assert_nothing_vanished(then, walk.files | remedy.files, words)
-        written({n: c for n, c in walk.files.items() if n in remedy.files}, folder)
+        if door is read:
+            assert_nothing_vanished(then, one.files | remedy.files, changed(one.words, remedy))
     return message_of(first)
 
 
-def assert_walk_as_stated(name: str, one: Walk, door, folder, monkeypatch) -> None:
-    """Walk, and check that the message is the one that `WALKED` states."""
-    monkeypatch.chdir(folder)
-    message = walk(one, door, folder)
+def read(words: str):
+    """Return the data that a command line reads, or the message about them."""
+    return answer(data_of, words)
+
+
+def parsed(words: str):
+    """Return what the parser of a command says; of a learning curve, also what its check says."""
+    name, *argv = shlex.split(words)
+
+    def parse(_) -> None:
+        line = cli.find_command(name, argv).parse(argv, f"ampft {name}")
+        if name == "curve":
+            check_curve(line.flags, line.training)
+        if name == "resume-check":
+            resume_check._command(line.after)
+        if name == "compare":
+            command_of_precisions(line)
+
+    return answer(parse, words)
+
+
+def parsed_arms(words: str):
+    """Return what the parser of a comparison of arms says."""
+    return answer(lambda line: parse_compare_arms_arguments(shlex.split(line)), words)
+
+
+def parsed_comparison(words: str):
+    """Return what the parser of a comparison of precisions says."""
+    return answer(lambda line: parse_compare_arguments(shlex.split(line)), words)
+
+
+def compared(words: str):
+    return command(f"compare {words}")
+
+
+# The walks behind each door: functions that answer with a message or with anything else.
+DOORS = {
+    "data": (OF_DATA, read),
+    "comparison": (OF_COMPARISONS, parsed_comparison),
+    "arms": (OF_ARMS, parsed_arms),
+    "parser": (OF_PARSERS, parsed),
+    "tables": (OF_TABLES, compared),
+    "training": (OF_TRAININGS, command),
+    "run": (OF_RUNS, command),
+    "code": (OF_CODE, python),
+}
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory) -> Prepared:
+    return Prepared(tmp_path_factory.mktemp("prepared"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("door", "name"), [(door, name) for door, (walks, _) in DOORS.items() for name in walks]
+)
+def test_the_advice_leads_on(door, name, prepared, tmp_path) -> None:
+    walks, ask = DOORS[door]
+    message = walk(walks[name], ask, prepared, tmp_path)
     key = None if message is None else message.key
-    assert WALKED.get(name) == key, f"write into walked.json: {name!r}: {key!r}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WALKS)
-def test_the_advice_on_data_leads_on(name, tmp_path, monkeypatch):
-    assert_walk_as_stated(f"data, {name}", WALKS[name], data_of, tmp_path, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OF_COMPARISONS)
-def test_the_advice_on_comparisons_leads_on(name, tmp_path, monkeypatch):
-    def door(words):
-        return parse_compare_arguments(shlex.split(words))
-
-    assert_walk_as_stated(f"comparison, {name}", OF_COMPARISONS[name], door, tmp_path, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OF_TABLES)
-def test_the_advice_on_tables_of_predictions_leads_on(name, tmp_path, monkeypatch):
-    door = printed_by("compare")
-    assert_walk_as_stated(f"tables, {name}", OF_TABLES[name], door, tmp_path, monkeypatch)
+    named = f"{door}, {name}"
+    assert WALKED.get(named) == key, f"write into walked.json: {named!r}: {key!r}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_PREDICTIONS)
 @pytest.mark.usefixtures("fresh_accelerate")
-def test_the_advice_on_predictions_leads_on(name, tiny_bert, tmp_path, monkeypatch):
-    data = DataPart(name="x", kind="text", input_columns=("text",), fingerprints={}, examples={})
-    record = SimpleNamespace(
-        status="finished", task="text", data=data, label_names=LABELS, files={},
-        model=SimpleNamespace(padding_free=None), arguments={"max_seq_length": 128},
-    )  # fmt: skip
-    monkeypatch.setattr(ampft.runs.predict, "read_record", lambda folder: record)
-    run = shutil.copytree(tiny_bert, tmp_path / "run")
-    write_contract(run, 128, task="text")
-    door = printed_by("predict")
-    assert_walk_as_stated(f"predictions, {name}", OF_PREDICTIONS[name], door, tmp_path, monkeypatch)
+def test_the_advice_on_predictions_leads_on(name, prepared, tmp_path) -> None:
+    one = OF_PREDICTIONS[name]
+    of_model = Walk(one.files, f"predict {one.words}", one.remedies)
+    message = walk(of_model, command, prepared, tmp_path)
+    assert WALKED.get(f"predictions, {name}") == (None if message is None else message.key)
 
 
-def test_every_message_that_advises_is_walked_or_says_why_not():
+def test_every_message_that_advises_is_walked_or_says_why_not() -> None:
     """Check that a file with messages that no walk meets says what a walk would need."""
-    doors = {
-        "data": WALKS, "comparison": OF_COMPARISONS, "tables": OF_TABLES,
-        "predictions": OF_PREDICTIONS,
-    }  # fmt: skip
-    names = {f"{door}, {name}" for door, walks in doors.items() for name in walks}
+    names = {f"{door}, {name}" for door, (walks, _) in DOORS.items() for name in walks}
+    names |= {f"predictions, {name}" for name in OF_PREDICTIONS}
     assert {*WALKED} <= names, "a walk is gone"
     assert len(advising_messages()) > 500, "the messages are not found"
     met = {*WALKED.values()}
     left = {m.file for m in advising_messages() if m.key not in met}
     assert not left - NOT_WALKED.keys(), (
-        "Walk the new messages: add them to data_walks.py or command_walks.py, and to walked.json. "
+        "Walk the new messages: add them to the walks of their door, and to walked.json. "
         "If they cannot be walked in this process, say in not_walked.py what a walk would need."
     )
     assert not NOT_WALKED.keys() - left, "all messages of these files are walked"
     assert all(NOT_WALKED.values())
 
 
-def test_advice_that_changes_nothing_is_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_advice_that_changes_nothing_is_found(tmp_path) -> None:
     useless = Walk(
         {"t.csv": "text,label\na,x\nb,\nc,y\n"}, "--train_file t.csv",
         (Remedy("Fill the cells", add="--seed 7"),),
@@ -206,10 +191,10 @@ def test_advice_that_changes_nothing_is_found(tmp_path, monkeypatch):
     with pytest.raises(
         AssertionError, match=r"'Fill the cells' leads to: t\.csv, line 3: no label"
     ):
-        walk(useless, data_of, tmp_path)
+        walk(useless, read, Prepared(tmp_path), tmp_path)
 
 
-def test_a_row_that_vanishes_without_a_word_is_found():
+def test_a_row_that_vanishes_without_a_word_is_found() -> None:
     part = SimpleNamespace(splits={"train": [0, 1]}, notes=(), label_names=("x", "y"))
     files = {"t.csv": "text,label\na,x\nb,y\nc,z\n"}
     with pytest.raises(AssertionError):
