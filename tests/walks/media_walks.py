@@ -241,12 +241,12 @@ OF_WORDS = {
         (Remedy("convert the spans", files={"t.jsonl": SPANS}), Remedy("--text_units graphemes")),
     ),
     "a word of two lines": Walk(
-        {"t.csv": 'sentence,word,tag\n1,Ann,B-PER\n1,"ra\nn",O\n2,Bo,B-PER\n2,sat,O\n'},
-        "--train_file t.csv --task tokens",
+        {"w.csv": 'sentence,word,tag\n1,Ann,B-PER\n1,"ra\nn",O\n2,Bo,B-PER\n2,sat,O\n'},
+        "--train_file w.csv --task tokens",
         (
             Remedy(
                 "If a quote is a word",
-                files={"t.csv": 'sentence,word,tag\n1,Ann,B-PER\n1,"""",O\n2,Bo,B-PER\n2,sat,O\n'},
+                files={"w.csv": 'sentence,word,tag\n1,Ann,B-PER\n1,"""",O\n2,Bo,B-PER\n2,sat,O\n'},
             ),
         ),
     ),
