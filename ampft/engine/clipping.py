@@ -64,7 +64,7 @@ def clip_gradient(
         return accelerator.clip_grad_norm_(parameters, limit), None
     norm = gradient_norm(gradients)
     divisor = (norm + EPSILON) / limit
-    if not bool(1 < divisor < torch.inf):  # a step that is not finite is skipped
+    if not (torch.isfinite(norm) and divisor > 1):  # a step that is not finite is skipped
         return norm, None
     if _scales(optimizer, gradients):
         return norm, divisor.float()

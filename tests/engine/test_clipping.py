@@ -55,7 +55,7 @@ def adamw_of_a_part(model):
 
 
 @pytest.mark.parametrize("optimizer", [adamw, sgd, sgd_fused, adamw_of_a_part])
-@pytest.mark.parametrize("limit", [LIMIT, 1e6, None])
+@pytest.mark.parametrize("limit", [0.0, LIMIT, 1e6, None])
 def test_a_step_equals_that_of_torchs_clipping(optimizer, limit):
     problem, twin = tensor_problem(n=12), tensor_problem(n=12)
     training = Training("fp32", problem, 12, optimizer=optimizer, max_grad_norm=limit)
@@ -64,7 +64,9 @@ def test_a_step_equals_that_of_torchs_clipping(optimizer, limit):
     inputs = twin.examples.collate(micro_batch.ids)
     loss = nn.functional.cross_entropy(twin.model(inputs["x"]), inputs["labels"])
     loss.backward()
-    expected = nn.utils.clip_grad_norm_(twin.model.parameters(), limit or math.inf)
+    expected = nn.utils.clip_grad_norm_(
+        twin.model.parameters(), math.inf if limit is None else limit
+    )
     optimizer(twin.model).step()
     (step,) = training.steps()
     assert step.outcome.grad_norm == pytest.approx(float(expected), rel=FLOAT32_TOLERANCE)
