@@ -420,7 +420,7 @@ def test_what_torchao_says_when_it_is_imported_does_not_reach_a_user(caplog, mon
 )
 def test_an_audit_of_nothing_names_what_is_missing(words, run_folders, capsys):
     assert cli.main(["audit", *words.format(run=run_folders["run"]).split()]) == 2
-    assert "audit MISSING: there is no run (run.json), ledger" in capsys.readouterr().err
+    assert "audit MISSING: contains no run (run.json), ledger" in capsys.readouterr().err
 
 
 @pytest.mark.add_ons

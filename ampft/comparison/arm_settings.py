@@ -188,8 +188,8 @@ def _refuse_equal(parsed: Sequence[tuple[ArmSettings, ClassifyArguments]]) -> No
         settings = repr(asdict(arguments) | {"mixed_precision": arm.mode})
         if settings in seen:
             raise InputError(
-                f"--arm {arm.name}: its settings equal those of {seen[settings]}. Change a setting "
-                "or remove the arm; the placebo already repeats the baseline."
+                f"--arm {arm.name}: its settings are the same as {seen[settings]}'s. Change a "
+                "setting, or remove the arm; the placebo already repeats the baseline."
             )
         seen[settings] = arm.name
     baseline, problem = parsed[0][0].name, _problem(parsed[0][1])

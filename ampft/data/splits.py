@@ -228,7 +228,7 @@ def _evaluated_splits(
     if asked == ["validation", "test"] and "test" not in splits and has_source:
         asked.remove("test")
         notes.append(
-            f"There are no test rows with labels, so no report has them. "
+            f"No test row has a label, so the report has no test split. "
             f"{unlabelled_advice(request)}"
         )
     for split in asked:

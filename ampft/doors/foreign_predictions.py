@@ -175,8 +175,8 @@ def predictions_of_tables(
     for run in (run for by_seed in runs.values() for run in by_seed.values()):
         if run.ids.keys() != set(table.ids):
             raise TableError(
-                "its ids are not those of the test set",
-                f"{FLAG} {run.origin}: its ids are not those of the compared examples.",
+                "its ids are not the test set's",
+                f"{FLAG} {run.origin}: its ids are not the ids of the compared examples.",
             )
         if METRICS[metric].values is not None and not run.has_probabilities:
             raise InputError(
@@ -254,7 +254,7 @@ def _check_same_examples(run: ForeignRun, first: ForeignRun) -> None:
     for some, kind in ((lacking, "lacks"), (extra, "also has")):
         if some:
             raise TableError(
-                "its ids are not those of the other tables",
+                "its ids differ from the other tables",
                 f"{FLAG} {run.origin}: compared with {first.origin}, it {kind} "
                 f"{counted(len(some), 'id')}: {_listed(some)}. Every arm and seed must predict the "
                 "same examples.",
@@ -263,7 +263,7 @@ def _check_same_examples(run: ForeignRun, first: ForeignRun) -> None:
     if differing:
         id_ = differing[0]
         raise TableError(
-            "its labels are not those of the other tables",
+            "its labels differ from the other tables",
             f"{FLAG} {run.origin}: the labels of {counted(len(differing), 'id')} are not those in "
             f"{first.origin}, the first of id {id_!r}: {run.labels[id_]!r} and "
             f"{first.labels[id_]!r}. The label is the truth, which must be the same everywhere.",
@@ -298,7 +298,7 @@ def check_folds(predictions: Mapping[str, Mapping[int, RunPredictions]]) -> None
         counts.add(0 if run.folds is None else 1 + int(run.folds.max()))
         if found.setdefault(seed, folds) != folds or {0} < counts:
             raise TableError(
-                "its folds are not those of the best",
+                "its folds differ from the best one's",
                 f"{FLAG}: the arms have different folds, or some tables lack the column fold. "
                 "Divide the rows in the same way for all arms of a seed.",
             )
@@ -409,7 +409,7 @@ def _check_same_column(name: str, columns: Sequence[tuple[str, Mapping[str, str 
         differing = [id_ for id_ in values if values[id_] != expected[id_]]
         if differing:
             raise TableError(
-                f"its column {name} is not that of the other tables",
+                f"its column {name} differs from the other tables",
                 f"{FLAG} {origin}: column {name} differs from {columns[0][0]} for "
                 f"{counted(len(differing), 'id')}, the first {differing[0]!r}. Every table must "
                 f"describe the same examples: correct it, or remove the column {name}.",

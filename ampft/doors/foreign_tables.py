@@ -212,7 +212,7 @@ def _seed(row: Mapping[str, object], where: str) -> int:
     text = _cell(row, SEED, where)
     if not (text.isascii() and text.isdecimal()):
         raise TableError(
-            "a seed is no whole number",
+            "a seed is not a whole number",
             f"{where}: seed {text!r} must be a whole number, such as 42.",
         )
     return int(text)

@@ -147,7 +147,7 @@ def _lacks_classes(outcome: Any) -> bool:
 def _inputs(outcome: Any, features: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a metric whose inputs have these names and types."""
     if not hasattr(outcome, "probabilities"):
-        raise TypeError("metrics of masks are those of the report")
+        raise TypeError("metrics of masks are the report's own")
     if "prediction_scores" in features:
         if outcome.probabilities.shape[1] != 2:
             raise TypeError("scores are passed for two classes only; the report has ROC AUC")

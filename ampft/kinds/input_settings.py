@@ -29,8 +29,8 @@ class InputSettings(ModelSettings):
     )
     image_size: str | None = flag(
         None,
-        "height and width of the model's input in pixels: 360,480; if none, that of the image "
-        "processor, or for erfnet that of the images",
+        "height and width of the model's input in pixels: 360,480; if none, the image processor's "
+        "size, or for erfnet the images' size",
         group=PIXELS,
     )
     multi_scale: bool = flag(

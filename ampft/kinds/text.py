@@ -333,7 +333,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
         tokens[name] = TextExamples(rows, lengths, collator)
     notes += advice
     if stride is not None:
-        notes.append("the logits of a text are the mean of those of its windows")
+        notes.append("the logits of a text are the mean over its windows")
     return TextInputs(
         data, tuple(notes), model_path, model_name, tokenizer, tokens, reader.tokenization
     )
@@ -437,8 +437,8 @@ def window_notes(
         return ()
     return (
         f"{split}: {several} of {len(examples.windows)} {noun} are longer than {max_length} tokens"
-        f" and split into {int(examples.windows[examples.windows > 1].sum())} windows, neighbours"
-        f" of which share {stride} tokens",
+        f" and split into {int(examples.windows[examples.windows > 1].sum())} windows;"
+        f" neighbouring windows share {stride} tokens",
     )
 
 

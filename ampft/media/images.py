@@ -194,7 +194,7 @@ def image_conversions(image: Image.Image) -> tuple[str, ...]:
         "with a palette": image.mode in ("P", "PA"),
         "in black and white": image.mode == "1",
         f"in {image.mode}": image.mode in ("CMYK", "YCbCr", "LAB", "HSV"),
-        "animated, of which the first frame is used": getattr(image, "n_frames", 1) > 1,
+        "animated (only the first frame is used)": getattr(image, "n_frames", 1) > 1,
     }
     return tuple(words for words, applies in kinds.items() if applies)
 

@@ -284,7 +284,7 @@ def classes_of_values(values: set[int], ignored: int | None) -> tuple[MaskClasse
         )
     kept = tuple(value for value in range(top + 1) if value != ignored)
     unused = len(kept) - len(found)
-    gaps = f", {counted(unused, 'class')} of which without a pixel" if unused else ""
+    gaps = f", {counted(unused, 'class')} without a pixel" if unused else ""
     return MaskClasses(tuple(map(str, kept)), kept, ignored), (
         f"Classes {kept[0]} to {top} from the values of the training masks{gaps}; the value "
         f"{ignored} is ignored (--ignore_index). --class_names_file gives them names."

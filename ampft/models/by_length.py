@@ -121,7 +121,7 @@ def why_not_in_parts(model: nn.Module) -> str | None:
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
         return "FSDP2 allows no batches of one length"
     if any(buffer.is_floating_point() for buffer in model.buffers()):
-        return "its buffers, such as those of batch norm, change with every call"
+        return "its buffers, such as batch norm's, change with every call"
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and any(True for _ in model.buffers()):
         return "with several processes, its buffers are sent in every call"
     return None

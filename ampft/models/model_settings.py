@@ -146,7 +146,7 @@ class TrainedPartSettings:
 
     freeze: str | None = _trained(
         None,
-        "parameters or modules that are not trained, as globs over their paths, as those of "
+        "parameters or modules that are not trained, as globs over their paths, as in "
         "--fp32_modules: embeddings,layer.0",
         joined=True,
         excludes=_FROZEN_BY_ADAPTERS,

@@ -191,8 +191,8 @@ def advanced_by(schedule: LRScheduler, *, every: str | None, epochs: int, steps:
         + (
             ". "
             if length is None
-            else f", and its length of {length} is neither that of the {steps} steps nor within "
-            f"the {epochs} epochs. "
+            else f", and its length of {length} is neither the {steps} steps nor within the "
+            f"{epochs} epochs. "
         )
         + 'Pass schedule_every="step" to advance it by each applied step, or '
         'schedule_every="epoch" for each epoch.'

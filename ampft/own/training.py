@@ -830,6 +830,6 @@ def _updates(parts: OwnParts) -> list[str]:
             f"weights averaged with decay {args.ema_decay:g}, or (1 + t) / (10 + t) in step t if "
             "that is less"
         )
-    kept = "those of the best validation, if there is one" if args.load_best_model_at_end else ""
-    lines.append(f"the final weights are {kept or 'the last ones'}")
+    kept = "best validation, if there is one" if args.load_best_model_at_end else "last step"
+    lines.append(f"the final weights are from the {kept}")
     return lines

@@ -69,7 +69,7 @@ def partial_compilation_warning(accelerator: Accelerator) -> dict[str, str]:
         return {}
     return {
         "compilation": "torch compiled a part of the model for too many shapes or modules, and "
-        "then ran it without compiling. Times are those of a model that is compiled in part."
+        "then ran it without compiling. All times are of a model that is compiled only in part."
     }
 
 

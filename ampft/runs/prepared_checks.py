@@ -324,7 +324,7 @@ class PrecisionCheck:
         """The result in words, the warnings last."""
         module, error = self.worst
         notes = [
-            f"{self.mode} holds on {self.examples} examples: the gradient differs from that of "
+            f"{self.mode} holds on {self.examples} examples: the gradient differs from "
             f"float32 by {self.error:.2%} (most in {module}: {error:.2%}), the loss is "
             f"{self.loss:.4f} instead of {self.loss_float32:.4f}"
         ]

@@ -328,7 +328,7 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
     gpus = record.hardware.get("gpus") or []
     machine = ", ".join(str(gpu) for gpu in gpus) if gpus else str(cpu or "an unknown CPU")
     if record.arguments.get("evaluate_only"):
-        return f"## Training\n\nNone: the weights are those of the model.{RECORDS * has_record}"
+        return f"## Training\n\nNone: the weights are the model's own.{RECORDS * has_record}"
     best = ""
     if record.best is not None:
         best = (

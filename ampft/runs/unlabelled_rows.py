@@ -123,7 +123,7 @@ def find_unlabelled_rows(args: ClassifyArguments) -> UnlabelledRows | None:
         output = args.output_dir
         if output is None:
             raise InputError(
-                f"--output_dir: {files[0]} has rows without labels, and there is no folder for "
+                f"--output_dir: {files[0]} has rows without labels, but no folder was given for "
                 "their predictions. Choose one."
             )
         if (Path(output) / "run.json").exists():

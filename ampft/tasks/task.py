@@ -324,9 +324,8 @@ def _trained_problem(
     trained = tuple(labels[index] for index in sorted(labels))
     if not row.number_labels and trained != names:
         raise InputError(
-            f"--model_name_or_path {path}: its labels are {quoted_list(trained)}, and those of "
-            f"{data.name} are {quoted_list(names)}. A model that is only evaluated keeps its "
-            "labels: name those of the data as the model does, in the same order, or add "
-            "--do_train."
+            f"--model_name_or_path {path}: its labels are {quoted_list(trained)}, but "
+            f"{data.name} has {quoted_list(names)}. A model that is only evaluated keeps its "
+            "labels: give the data the model's labels, in the same order, or add --do_train."
         )
     return row.problem_type().from_arguments(names, given)

@@ -141,8 +141,7 @@ def check_data_for_decisions(
         if len(label_names) != 2:
             raise InputError(
                 f"{FLAG}: thresholds are for two classes or for several labels per example, and "
-                f"the data have {len(label_names)} classes, of which each example has one. Remove "
-                "the flag."
+                f"each example has one of {len(label_names)} classes. Remove the flag."
             )
     elif settings.positive_label is not None:
         raise InputError(

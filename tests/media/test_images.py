@@ -161,7 +161,7 @@ def test_conversions_are_named(tmp_path):
 def test_of_an_animation_the_first_frame_is_used(tmp_path):
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
     image = saved(tmp_path, frames[0], "two.gif", save_all=True, append_images=frames[1:])
-    assert "animated, of which the first frame is used" in image_conversions(image)
+    assert "animated (only the first frame is used)" in image_conversions(image)
     assert as_rgb(image).getpixel((0, 0)) == (255, 0, 0)
 
 

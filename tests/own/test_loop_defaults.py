@@ -84,7 +84,7 @@ def test_schedules_by_step_epoch_and_metric_are_told_apart(make, expected):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda o: lr_scheduler.CosineAnnealingLR(o, 200), "length of 200 is neither that of the"),
+        (lambda o: lr_scheduler.CosineAnnealingLR(o, 200), "length of 200 is neither the"),
         (lambda o: lr_scheduler.MultiStepLR(o, [30, 60]), "length of 60 is neither"),
         (lambda o: sequence(o, 98), "length of 100 is neither"),
         (lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch), "can count steps or epochs"),
@@ -182,7 +182,7 @@ def test_the_first_lines_and_the_record_say_what_is_done(tmp_path, capsys):
     assert "gradient clipped to norm 0.5; learning rate StepLR(" in text
     assert "advanced by each epoch" in text
     assert "averaged with decay 0.9, or (1 + t) / (10 + t)" in text
-    assert "the final weights are the last ones" in text
+    assert "the final weights are from the last step" in text
     record = read_record(tmp_path / "b")
     assert record.steps.total == 4
     assert (record.arguments["shuffle"], record.arguments["drop_last"]) == (False, True)

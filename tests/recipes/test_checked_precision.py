@@ -26,7 +26,7 @@ def test_it_says_how_exact_the_gradient_is_and_changes_nothing(mode, files, tiny
             CLASSIFY, *words, "--mixed_precision", mode, "--max_train_steps", 4, *flags
         ))  # fmt: skip
     text = printed(done.stdout, "precision")
-    assert f"{mode} holds on 8 examples: the gradient differs from that of float32 by" in text
+    assert f"{mode} holds on 8 examples: the gradient differs from float32 by" in text
     assert "warning" not in text
     for name in ("model.safetensors", "predictions.parquet"):
         one, other = ((folder / name).read_bytes() for folder in folders)

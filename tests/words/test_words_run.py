@@ -186,7 +186,7 @@ def test_long_texts_are_predicted_as_they_were_trained(files, tiny_bert, tmp_pat
     }
     words = [word for name, value in settings.items() for word in (f"--{name}", value)]
     done = succeeded(call_here(CLASSIFY, *words, "--use_cpu", "--cpu_threads", 1))
-    assert "the logits of a text are the mean of those of its" in printed(done.stdout, "data")
+    assert "the logits of a text are the mean over its" in printed(done.stdout, "data")
     stored = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pydict()
     found = FinishedRun(tmp_path / "run").predict(stored["text"], all_probabilities=True)
     expected = np.array(stored["probabilities"])

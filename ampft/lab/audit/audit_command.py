@@ -133,7 +133,7 @@ def audit_command(argv: Sequence[str]) -> Command[Any, None]:
         and not {"-h", "--help"}.intersection(argv)
     ):
         raise InputError(
-            f"audit {named[0]}: there is no run ({RECORD_NAME}), ledger (entry-000001.json) or "
+            f"audit {named[0]}: contains no run ({RECORD_NAME}), ledger (entry-000001.json) or "
             "artifact (artifact.json). Pass the folder of one."
         )
     return AUDIT_RUN

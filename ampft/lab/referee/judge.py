@@ -159,7 +159,7 @@ def _start(
     """Start a ledger with its first best. A refusal does not even create the folder."""
     if final or sides[CANDIDATE] or not sides[BEST]:
         raise InputError(
-            f"LEDGER {folder}: there is no ledger. Start one with the current best: ampft judge "
+            f"LEDGER {folder}: not a ledger. Start one with the current best: ampft judge "
             f"{folder} --best RUN RUN RUN"
         )
     found = read_sides({BEST: sides[BEST]}, settings, folder, explains=True)

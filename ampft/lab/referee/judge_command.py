@@ -32,7 +32,7 @@ class NewLedgerFlags:
     )
     error: float | None = flag(
         None,
-        "largest probability, in percent, of keeping any candidate that is no better; if none, 5",
+        "largest probability, in percent, of keeping any candidate that is not better; if none, 5",
         group=NEW,
         metavar="PERCENT",
     )

@@ -310,7 +310,7 @@ def read_entries(folder: Path) -> tuple[list[Entry], str]:
     """
     if not is_ledger(folder):
         raise InputError(
-            f"LEDGER {folder}: there is no ledger. Start one with the current best: "
+            f"LEDGER {folder}: not a ledger. Start one with the current best: "
             f"ampft judge {folder} --best RUN RUN RUN"
         )
     numbers = sorted(

@@ -89,9 +89,9 @@ REFUSED = {
     "a name twice": (["--arm", "a", "--arm", "A: --padding"], "two arms have this name"),
     "the placebo": ([*ARMS, "--arm", "placebo: --padding"], "this name is reserved"),
     "equal arms": (
-        [*ARMS, "--arm", "same: --learning_rate=0.00001"], "its settings equal those of low",
+        [*ARMS, "--arm", "same: --learning_rate=0.00001"], "its settings are the same as low's",
     ),
-    "the baseline again": (["--arm", "a", "--arm", "b"], "its settings equal those of a"),
+    "the baseline again": (["--arm", "a", "--arm", "b"], "its settings are the same as a's"),
     "a seed": ([*ARMS, "--arm", "b: --seed 1"], "--seed: all arms train with the same seeds"),
     "a folder": ([*ARMS, "--arm", "b: --output_dir x"], "--output_dir: give it before"),
     "a file": ([*ARMS, "--arm", "b: --config x.yaml"], "--config: write the settings of an arm"),

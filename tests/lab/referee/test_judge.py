@@ -163,8 +163,8 @@ def test_a_copy_of_what_was_kept_is_refused_and_its_own_files_are_answered(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n": 200}, "its ids are not those of the test set"),
-        ({"prefix": "other"}, "its ids are not those of the test set"),
+        ({"n": 200}, "its ids are not the test set's"),
+        ({"prefix": "other"}, "its ids are not the test set's"),
     ],
 )
 def test_other_rows_are_refused(ledger, tmp_path, change, message):
@@ -368,7 +368,7 @@ def test_the_commands_of_the_page_work(tmp_path, written, monkeypatch, heading):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["new", "--candidate", "GOOD"], "there is no ledger"),
+        (["new", "--candidate", "GOOD"], "not a ledger"),
         (["ledger"], "no run was given"),
         (["ledger", "--candidate", "GOOD", "--tries", "7"], "settings of a ledger are chosen"),
         (["ledger", "--candidate", "GOOD", "--margin", "0"], "--margin 0"),

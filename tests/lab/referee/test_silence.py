@@ -123,7 +123,7 @@ TABLES = {
     "other groups": ({"group": [f"g{i // 7}" for i in range(N)]}, None),
     "other texts": ({"text": [f"text {i // 9}" for i in range(N)]}, None),
     "probabilities": ({"prediction": None, **probabilities(EVEN)}, "are equal, bit for bit"),
-    "other ids": ({"id": [f"y{i}" for i in range(N)]}, "ids are not those of the test set"),
+    "other ids": ({"id": [f"y{i}" for i in range(N)]}, "ids are not the test set's"),
     "some other ids": ({"id": spoilt(IDS, "")}, "a cell of column id is empty"),
     "ids twice": ({"id": IDS[: N - BAD] + IDS[:BAD]}, "an id occurs twice"),
     "one id twice": ({"id": [*IDS[:-1], IDS[0]]}, "an id occurs twice"),
@@ -144,7 +144,7 @@ TABLES = {
     "contradictions": (
         {"prediction": ["c1"] * N, **probabilities(EVEN)}, "contradict its probabilities"
     ),
-    "folds": ({"fold": [i % 5 for i in range(N)]}, "its folds are not those of the best"),
+    "folds": ({"fold": [i % 5 for i in range(N)]}, "its folds differ from the best one's"),
     "one fold": ({"fold": ["1"] * N}, "column fold has one value"),
 }  # fmt: skip
 
