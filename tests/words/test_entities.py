@@ -62,6 +62,7 @@ def test_scores_are_those_of_seqeval_in_strict_mode(seed):
         assert scores.recall == pytest.approx(theirs["recall"], abs=1e-12)
         assert scores.f1 == pytest.approx(theirs["f1-score"], abs=1e-12)
         assert scores.support == theirs["support"]
+        assert report.output_dict()[name] == pytest.approx(theirs, abs=1e-12)
     assert report.metrics()["micro_f1"] == outcome.metrics()["micro_f1"]
 
 

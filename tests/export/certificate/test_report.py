@@ -10,6 +10,7 @@ from made import NAMES, certificate, drawn, without_times
 
 from ampft.decision import Rule
 from ampft.errors import InputError
+from ampft.export.certificate.certificate import finding
 from ampft.export.certificate.certificate_page import (
     card_section,
     certificate_json,
@@ -33,6 +34,10 @@ def faulty():
 def faithful():
     labels, logits = drawn()
     return certificate(labels, logits, logits)
+
+
+def test_few_cases_that_carry_a_difference_are_counted():
+    assert "3 of 20 cases" in finding("carrying", carrying=3, cases=20).text
 
 
 def test_a_certificate_is_read_as_it_was_written(faulty, tmp_path):
