@@ -538,7 +538,7 @@ def check(case: Case, drawn: Drawn, run: RunFolder, oracle: Trained) -> list[Dis
         found += compare(f"history: {name}", got, values[:done], precise)[:1]
     chosen = (run.record.get("best") or {}).get("step") or done
     expected = oracle.averages[chosen]
-    saved = load(case, run.folder)[0].state_dict()
+    saved = parameters_of(load(case, run.folder)[0])
     start = oracle.weights[0]
     for name, tensor in expected.items():
         if name not in saved:
@@ -575,9 +575,14 @@ def check_adapters(
     return found + compare("adapter_config.json: factor", got, scale)
 
 
+def parameters_of(model: Any) -> Tensors:
+    """Return the parameters by name, tied ones once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
 def _check_frozen(case: Case, drawn: Drawn, saved: Tensors, trained: Tensors) -> list[Disagreement]:
     """What is not trained must have the initial bits."""
-    found, initial = [], load(case, drawn.model)[0].state_dict()
+    found, initial = [], parameters_of(load(case, drawn.model)[0])
     for name, tensor in saved.items():
         if name not in trained and name in initial and not torch.equal(tensor, initial[name]):
             found.append(Disagreement(f"weights: {name} is not trained", "changed", "as before"))
