@@ -339,6 +339,7 @@ def started(case: Case, output: Path, stop: int | None = None) -> product.Done:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
         out, err = io.StringIO(), io.StringIO()
         torch.set_num_threads(1)
+        product.forget_processes()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 code = ampft.run_main(lambda: train(case, output, stop)) or 0

@@ -31,12 +31,9 @@ class Done:
 
 def command(*words: object) -> Done:
     """Run `ampft` in this process."""
-    from accelerate.state import AcceleratorState, GradientState
-
     from ampft.cli import main
 
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
+    forget_processes()
     out, err = io.StringIO(), io.StringIO()
     argv = [str(word) for word in words]
     with (
@@ -52,6 +49,14 @@ def command(*words: object) -> Done:
             traceback.print_exc()
             code = 1
     return Done(code, out.getvalue(), err.getvalue())
+
+
+def forget_processes() -> None:
+    """Forget how many processes an earlier run of this process had."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:

@@ -333,7 +333,9 @@ def train(case: Case, drawn: Drawn, names: list[str], steps: int | None = None) 
             part = weights[i] * loss(logits, targets[i]) / divisor
             part.backward()
             total += part.item()
-        gradients = {n: p.grad if p.grad is not None else p * 0 for n, p in trained.items()}
+        gradients = {
+            n: p.grad if p.grad is not None else p.detach() * 0 for n, p in trained.items()
+        }
         norm = math.sqrt(sum(float((g**2).sum()) for g in gradients.values()))
         largest = setting(case, "max_grad_norm")
         if largest and norm > largest:
