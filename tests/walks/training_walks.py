@@ -443,10 +443,5 @@ OF_FOLDERS = {
     "a rank that is no number": changed(
         "LOCAL_RANK=a " + train(), without("LOCAL_RANK=a", "unset LOCAL_RANK")
     ),
-    "another backend": changed(
-        "ACCELERATE_DYNAMO_BACKEND=INDUCTOR " + train("--mixed_precision fp16"),
-        without("ACCELERATE_DYNAMO_BACKEND=INDUCTOR", "--dynamo_backend no"),
-        instead("fp16", "bf16", "train in bf16"),
-    ),
 }
 WALKS = {**OF_MODELS, **OF_EVALUATION, **OF_EVALUATING_ALONE, **OF_FOLDERS}
