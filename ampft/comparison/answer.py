@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 from ampft.comparison.cost_text import savings_text, speed_up_of
 from ampft.comparison.findings import INFERENCE, PREDICTIONS, ArmResult, Comparison
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, UNDECIDED, WORSE
-from ampft.comparison.verdict_text import covered_models_text, needed_text
+from ampft.comparison.verdict_text import (
+    MAX_CLASSES,
+    class_changes,
+    covered_models_text,
+    needed_text,
+)
+from ampft.text.numbers import mean_count, points
 
 RELATIONS = {EQUIVALENT: "equivalent to", BETTER: "better than", WORSE: "worse than"}
 
@@ -132,12 +138,55 @@ def _on_predictions(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterat
                 f"{comparison.units.title}."
             )
     yield from _undecided(comparison, arms)
+    if comparison.has_one_model_each:
+        for arm in arms:
+            yield from _changed_for(comparison, arm)
     if comparison.has_one_model_each and any(arm.outcome in OUTCOMES.values() for arm in arms):
         models = covered_models_text(comparison)
         yield (
             f"{models.capitalize()}, on examples like these; nothing is said about training them "
             "again."
         )
+
+
+def _changed_for(comparison: Comparison, arm: ArmResult) -> Iterator[str]:
+    """Yield how many answers a model corrects and loses, and for which examples beyond chance."""
+    flips, base = arm.flips, comparison.baseline.name
+    if flips is None:
+        return
+    yield (
+        f"{arm.name} is right in {mean_count(flips.gained)} of {comparison.examples:,} examples "
+        f"where {base} is wrong, and wrong in {mean_count(flips.lost)} where {base} is right."
+    )
+    worse, better = (_changed(comparison, arm, sign) for sign in (-1, 1))
+    if worse:
+        yield f"Beyond chance, {arm.name} is worse in {worse}."
+    if better:
+        yield f"Beyond chance, {arm.name} is better in {better}."
+    examined = arm.subgroups
+    if not (worse or better) and (examined or any(each.difference for each in arm.classes)):
+        kinds = "class, length or frequent word" if examined and examined.has_words else "class"
+        yield f"No {kinds} changed beyond chance."
+
+
+def _changed(comparison: Comparison, arm: ArmResult, sign: int) -> str:
+    """Return the classes by F1, and the lengths and words by accuracy, that differ in one way."""
+    classes = class_changes(comparison, arm, sign=sign)[:MAX_CLASSES]
+    listed = [
+        f"class {each.name!r} (F1 {points(each.difference.estimate)} points)"
+        for each in classes
+        if each.difference is not None
+    ]
+    if (examined := arm.subgroups) is not None:
+        found = examined.losses if sign < 0 else examined.gains
+        listed += [
+            f"{examined.noun} {'of' if each.kind == 'length' else 'with'} "
+            f"{each.name if each.kind == 'length' else repr(each.name)} "
+            f"({points(each.estimate)} points)"
+            for each in found
+            if each.kind != "class" and (each.is_loss or each.is_gain)
+        ]
+    return ", ".join(listed)
 
 
 def _undecided(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:

@@ -63,6 +63,18 @@ class CompareFlags(CompareArmsArguments, CompareArguments):
         joined=True,
         excludes=_OF_TRAININGS,
     )
+    on: str | None = flag(
+        None,
+        "file with labels, such as this week's rows, that the model of each RUN predicts; these "
+        "predictions are compared, so the runs need not have the same data, classes or seed",
+        group=EXISTING,
+        metavar="FILE",
+        needs=("runs",),
+        excludes={
+            "inference": "--inference predicts the test split of the run",
+            "by": "each RUN is an arm",
+        },
+    )
     baseline: str | None = flag(
         None,
         "arm that all others are compared with; if none, fp32 if the arms are precisions, "
@@ -128,6 +140,14 @@ def compare(line: CommandLine[CompareFlags]) -> None:
             margin=margin,
             baseline=flags.baseline,
             label_names=split_names(flags.label_names),
+        )
+    elif flags.on:
+        comparison = TABLES.require().compare_on(
+            flags.on,
+            [Path(run) for run in flags.runs],
+            metric=flags.metric,
+            margin=margin,
+            baseline=flags.baseline,
         )
     elif flags.inference:
         inference = INFERENCE.require()

@@ -32,9 +32,10 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Tables:
-    """How tables of predictions from any program are compared."""
+    """How rows that models predict are compared, without the records of their trainings."""
 
     compare: Callable[..., Comparison]  # `foreign_predictions.compare_tables`.
+    compare_on: Callable[..., Comparison]  # `compare_on_file.compare_on`.
     # Returns for each example the smallest id of its group; None if no two share a group.
     groups_by_row: Callable[[Sequence[str], Sequence[str]], list[str] | None]
 

@@ -76,24 +76,29 @@ class Inference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubgroupLoss:
+class SubgroupDifference:
     """The difference of an arm to the baseline in the examples of a subgroup."""
 
     kind: str  # "class", "length" or "word".
     name: str  # Name of the class, range of the number of words, or the word.
     examples: int  # Number of examples.
     estimate: float  # Difference in the share of correct predictions, mean over the seeds.
-    interval: tuple[float, float]  # Confidence interval of level `SubgroupLosses.level`.
+    interval: tuple[float, float]  # Confidence interval of level `Subgroups.level`.
 
     @property
     def is_loss(self) -> bool:
         """Whether the interval excludes that nothing is lost."""
         return self.interval[1] < 0
 
+    @property
+    def is_gain(self) -> bool:
+        """Whether the interval excludes that nothing is gained."""
+        return self.interval[0] > 0
+
 
 @dataclass(frozen=True, kw_only=True)
-class SubgroupLosses:
-    """The subgroups in which an arm loses most, relative to their uncertainty."""
+class Subgroups:
+    """The subgroups in which an arm loses and gains most, relative to their uncertainty."""
 
     examined: int  # Number of subgroups that were examined, in each arm.
     # Level of the intervals: they hold together for all subgroups and arms (Bonferroni).
@@ -102,7 +107,8 @@ class SubgroupLosses:
     # to be found with a probability of 80 %.
     detectable: float
     usual_size: int  # Median number of examples of the subgroups.
-    losses: tuple[SubgroupLoss, ...]  # The largest losses.
+    losses: tuple[SubgroupDifference, ...]  # The largest losses.
+    gains: tuple[SubgroupDifference, ...] = ()  # The largest gains.
     noun: str = "texts"  # What the examples are, in the plural.
     has_words: bool = True  # Whether words and lengths were examined too, not only classes.
 
@@ -345,7 +351,7 @@ class ArmResult:
     # Cost of predicting; None unless precisions of inference are compared.
     inference: Inference | None = None
     # Subgroups in which the arm loses most; None if they were not examined.
-    subgroups: SubgroupLosses | None = None
+    subgroups: Subgroups | None = None
     # Values for readers of the settings in `Comparison.varied`, by name; empty if the arms are
     # modes.
     settings: Mapping[str, str] = field(default_factory=dict)

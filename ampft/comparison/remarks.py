@@ -110,6 +110,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         "expect worse results on new data"
     ),
     "resumed": _resumed,
+    "seen_rows": lambda arm, file: (
+        f"rows of the training: {arm} was trained on {file} (same SHA-256), so its predictions "
+        "there are better than on new rows; compare on rows that no model was trained on"
+    ),
     # On the plan
     "chosen": lambda **values: f"chosen: {choice_text(**values)}",
     "omitted_seed": lambda seed, arms: (

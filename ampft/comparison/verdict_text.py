@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ampft.comparison.cost_text import cost_text
-from ampft.comparison.findings import INFERENCE, ArmResult, Comparison
+from ampft.comparison.findings import INFERENCE, ArmResult, ClassFigures, Comparison
 from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.power import MAX_SEEDS
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, Difference, Verdict
 from ampft.text.numbers import confidence_percent, counted, mean_count, percent, points, seed_list
 
-MAX_CLASS_LOSSES = 3  # in a verdict
+MAX_CLASSES = 3  # in a sentence
 # 7 to 10 % with lognormal effects, 36 to 85 % with one in 20: `benchmarks/LOG.md`, "The price of an
 # allowance for lognormal effects of seeds".
 UNEVEN_SEEDS = (
@@ -54,7 +54,7 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         cost_text(comparison, arm),
         f"{metric}.",
         f"{changed}." if changed else "",
-        class_losses(comparison, arm),
+        class_changes_text(comparison, arm),
         margin_text(comparison, arm.difference),
     ]
     return " ".join(filter(None, sentences))
@@ -191,27 +191,36 @@ def changed_predictions(comparison: Comparison, arm: ArmResult) -> str:
     return f"{text}; the placebo changes {_changes(placebos[0].mean)}"
 
 
-def class_losses(comparison: Comparison, arm: ArmResult) -> str:
-    """Return the classes whose F1 falls beyond chance, the largest loss first; empty if none."""
-    losses = [
-        (each.difference, each.name)
+def class_changes(comparison: Comparison, arm: ArmResult, *, sign: int) -> list[ClassFigures]:
+    """Return the classes whose F1 falls (sign -1) or rises (1) beyond chance, the largest first."""
+    changes = [
+        (sign * each.difference.estimate, each)
         for each in arm.classes
         if each.difference is not None
-        and each.difference.estimate < 0
         and each.difference.p_difference_holm is not None
         and each.difference.p_difference_holm <= comparison.alpha
     ]
-    losses.sort(key=lambda loss: loss[0].estimate)
-    if not losses:
-        return ""
+    found = [change for change in changes if change[0] > 0]
+    return [each for _, each in sorted(found, key=lambda change: -change[0])]
+
+
+def class_changes_text(comparison: Comparison, arm: ArmResult) -> str:
+    """Return the classes whose F1 changes beyond chance; empty if none."""
+    return " ".join(filter(None, (_classes_text(comparison, arm, sign) for sign in (-1, 1))))
+
+
+def _classes_text(comparison: Comparison, arm: ArmResult, sign: int) -> str:
+    found = class_changes(comparison, arm, sign=sign)
     listed = [
-        f"{name!r} {points(loss.estimate)} points ({confidence_percent(loss.level)} CI "
-        f"{points(loss.interval[0])} to {points(loss.interval[1])})"
-        for loss, name in losses[:MAX_CLASS_LOSSES]
+        f"{each.name!r} {points(change.estimate)} points ({confidence_percent(change.level)} CI "
+        f"{points(change.interval[0])} to {points(change.interval[1])})"
+        for each in found[:MAX_CLASSES]
+        if (change := each.difference) is not None
     ]
-    more = len(losses) - len(listed)
+    more = len(found) - len(listed)
     rest = f" and {more} more" if more else ""
-    return f"F1 falls beyond chance in class {', '.join(listed)}{rest}."
+    verb = "falls" if sign < 0 else "rises"
+    return f"F1 {verb} beyond chance in class {', '.join(listed)}{rest}." if listed else ""
 
 
 def margin_text(comparison: Comparison, difference: Difference | None) -> str:

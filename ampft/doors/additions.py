@@ -45,9 +45,10 @@ def completion() -> Completion:
 @TABLES.add
 def tables() -> Tables:
     """Return the comparison of tables of predictions."""
+    from ampft.doors.compare_on_file import compare_on
     from ampft.doors.foreign_predictions import compare_tables, groups_by_row
 
-    return Tables(compare_tables, groups_by_row)
+    return Tables(compare_tables, compare_on, groups_by_row)
 
 
 @ENVIRONMENT_FACTS.add

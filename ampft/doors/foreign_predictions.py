@@ -75,9 +75,31 @@ def compare_tables(
     Raises:
         InputError: A table cannot be read or compared, or an argument is out of range.
     """
+    return compare_rows(
+        read_tables(sources),
+        metric=metric,
+        margin=margin,
+        baseline=baseline,
+        label_names=label_names,
+    )
+
+
+def compare_rows(
+    runs: Runs,
+    *,
+    metric: str | None = None,
+    margin: float = 0.01,
+    baseline: str | None = None,
+    label_names: Sequence[str] | None = None,
+) -> Comparison:
+    """Compare the rows of tables, as `compare_tables` does.
+
+    Args:
+        runs: Rows by arm and seed.
+    """
     check_margin(margin)
     name = primary_metric(metric, problem_types()[SingleLabel.name])
-    runs = _baseline_first(read_tables(sources), baseline)
+    runs = _baseline_first(runs, baseline)
     seeds = _checked_seeds(runs)
     table = cases_of_tables(runs, label_names)
     by_arm, cases = predictions_of_tables(runs, table, name), table.cases

@@ -153,7 +153,8 @@ def _check_columns(table: SourceTable, classes: Mapping[str, str], needed: Seque
         raise InputError(
             f"{FLAG} {table.origin}: column {', '.join(missing)} is missing from "
             f"{quoted_list(table.columns)}. A table needs the columns {', '.join(needed)}, and "
-            f"{PREDICTION}, {PROBABILITIES} or one {PROBABILITY_PREFIX}CLASS per class."
+            f"{PREDICTION}, {PROBABILITIES} or one {PROBABILITY_PREFIX}CLASS per class. Models "
+            "that ampft trained need no tables: ampft compare RUN RUN --on FILE."
         )
 
 

@@ -81,8 +81,10 @@ def test_a_planted_loss_is_found_and_attributed_to_its_class(tables):
     assert (arm.flips.gained, arm.flips.lost, arm.flips.both_correct) == (0, 66, N - len(LOSS))
     assert arm.flips.mcnemar_mid_p[0] < 0.001
     assert answer_text(comparison) == (
-        f"lost is worse than old in accuracy. T{SCOPE[1:]}; nothing is said about training them "
-        "again."
+        f"lost is worse than old in accuracy. lost is right in 0 of {N} examples where old is "
+        "wrong, and wrong in 66 where old is right. Beyond chance, lost is worse in class 'yes' "
+        f"(F1 −21.7 points), class 'maybe' (F1 −12.7 points). T{SCOPE[1:]}; nothing is said about "
+        "training them again."
     )
 
 
@@ -96,7 +98,7 @@ def test_equal_models_are_not_called_different(tables):
     assert [c.difference.p_difference_holm == 1 for c in arm.classes if c.difference] == [True] * 3
     comparison = compare_tables(sources, margin=0.03)
     assert comparison.arm("same").outcome == "equivalent"
-    assert answer_text(comparison).startswith("same is equivalent to old in accuracy. T")
+    assert answer_text(comparison).startswith("same is equivalent to old in accuracy. same is")
 
 
 @pytest.mark.slow
@@ -165,7 +167,8 @@ def test_runs_and_tables_agree(tmp_path, tables, groups):
         sorted(c.arm("bf16").classes, key=attrgetter("name")) for c in (of_runs, of_tables)
     )
     assert one == other
-    assert answer_text(of_runs).startswith(f"bf16 is worse than fp32 in accuracy. T{SCOPE[1:]}")
+    assert answer_text(of_runs).startswith("bf16 is worse than fp32 in accuracy. bf16 is right in")
+    assert f"T{SCOPE[1:]}" in answer_text(of_runs)
 
 
 @pytest.mark.slow
@@ -276,3 +279,46 @@ def test_runs_with_other_labels_are_refused(tmp_path, capsys):
     ]
     assert cli.main(["compare", *map(str, runs)]) == 2
     assert "have different labels" in capsys.readouterr().err
+
+
+def test_the_answer_says_what_changed_for_whom(tmp_path):
+    """Classes by F1, lengths and words of texts, in both directions; nothing of it by chance."""
+
+    def written(name, wrong):
+        rows = [
+            {"id": i, "label": NAMES[label], "prediction": NAMES[guess],
+             "text": " ".join(["urgent"] * (i % 5 == 0) + ["word"] * (3 + 9 * (i >= 300)))}
+            for i, (label, guess) in enumerate(zip(labels(N), predicted(wrong, N), strict=True))
+        ]  # fmt: skip
+        for row in rows:
+            row["text"] += f" x{row['id']}"
+        return f"{name}={write_table(tmp_path / f'{name}.csv', rows)}"
+
+    some = {i for i in range(N) if i % 7 == 3}
+    urgent = {i for i in range(0, N, 5) if i % 4}
+    lengths = {i for i in range(300) if i % 3}
+    old = written("old", some)
+    worse, better = (
+        compare_tables([old, written("new", some | urgent)]),
+        compare_tables([written("bad", some | urgent), written("good", some)]),
+    )
+    assert "Beyond chance, new is worse in " in answer_text(worse)
+    assert "texts with 'urgent' (−" in answer_text(worse)
+    assert "Beyond chance, good is better in " in answer_text(better)
+    assert "texts with 'urgent' (+" in answer_text(better)
+    assert f"new is right in 0 of {N} examples where old is wrong" in answer_text(worse)
+    short = answer_text(compare_tables([old, written("short", some | lengths)]))
+    assert "texts of 4 to 5 words (−" in short
+    equal = answer_text(compare_tables([old, written("equal", {i + 1 for i in some if i < N - 1})]))
+    assert "No class, length or frequent word changed beyond chance." in equal
+    assert "Beyond chance" not in equal
+
+
+def test_classes_that_rise_and_fall_are_named(tables):
+    """The loss of class "yes" is a gain the other way round."""
+    fall = compare_tables([f"old={tables['old']}", f"lost={tables['lost']}"])
+    rise = compare_tables([f"old={tables['lost']}", f"new={tables['old']}"])
+    assert "F1 falls beyond chance in class 'yes'" in " ".join(verdict_texts(fall))
+    assert "F1 rises beyond chance in class 'yes'" in " ".join(verdict_texts(rise))
+    assert "worse in class 'yes' (F1 −" in answer_text(fall)
+    assert "better in class 'yes' (F1 +" in answer_text(rise)

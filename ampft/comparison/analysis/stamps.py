@@ -347,7 +347,10 @@ def _incomparable(
     value, expected = _distinct(condition.value(run.record), condition.value(reference.record))
     remedy = "Pass runs that differ only in precision, or the settings of the arms with --by."
     if tuple(varied) != (PRECISION,):
-        remedy = "Pass runs with the same classes that report on the same examples."
+        remedy = (
+            "Pass runs with the same classes that report on the same examples, or add --on FILE: "
+            "each model then predicts the labelled rows of that file."
+        )
     return InputError(
         f"RUN: {reference.folder} and {run.folder} cannot be compared because they differ in "
         f"{condition.name}: {expected} and {value}. {remedy}"

@@ -1,8 +1,9 @@
-"""Where an arm loses: in which classes by F1, and in which words and lengths of texts most."""
+"""Where an arm loses and gains: in which classes by F1, and in which words and lengths most."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
+from scipy.special import stdtrit
 
 from ampft.comparison.analysis.run_predictions import Cases, RunPredictions
-from ampft.comparison.findings import ArmResult, ClassDifference, SubgroupLoss, SubgroupLosses
+from ampft.comparison.findings import ArmResult, ClassDifference, SubgroupDifference, Subgroups
 from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
@@ -43,10 +45,10 @@ class _Subgroup:
 def with_subgroup_losses(
     arms: Sequence[ArmResult], predictions: Mapping[str, Sequence[RunPredictions]], cases: Cases
 ) -> tuple[ArmResult, ...]:
-    """Return the arms with the subgroups in which they lose most.
+    """Return the arms with the subgroups in which they lose and gain most.
 
     Only arms with an overall interval get them, only if some example is correct as a whole, which a
-    mask hardly ever is, and only if there are enough seeds to find a loss at all. Subgroups are
+    mask hardly ever is, and only if a loss could be found at all. Subgroups are
     chosen by the ratio of their difference to its standard error. The intervals are corrected for
     all subgroups and arms that were examined.
 
@@ -68,18 +70,20 @@ def with_subgroup_losses(
         return tuple(arms)
     level = 1 - ALPHA / (len(subgroups) * len(compared))
     usual = sorted((each.rows for each in subgroups), key=len)[len(subgroups) // 2]
-    found: dict[str, SubgroupLosses] = {}
+    found: dict[str, Subgroups] = {}
     for arm in compared:
         gains = _gains(predictions[arm.name], base)
         detectable = detectable_loss(gains, usual, cases.groups, alpha=1 - level)
         if detectable is None:
             continue
-        found[arm.name] = SubgroupLosses(
+        sides = predictions[arm.name], base
+        found[arm.name] = Subgroups(
             examined=len(subgroups),
             level=level,
             detectable=detectable,
             usual_size=len(usual),
-            losses=tuple(_losses(subgroups, predictions[arm.name], base, cases, level)),
+            losses=tuple(_largest(subgroups, *sides, cases, level, sign=-1)),
+            gains=tuple(_largest(subgroups, *sides, cases, level, sign=1)),
             noun=cases.inputs.noun,
             has_words=any(each.kind != "class" for each in subgroups),
         )
@@ -96,8 +100,8 @@ def detectable_loss(
 ) -> float | None:
     """Return the loss at every seed that would probably be found in a subgroup.
 
-    Beside the loss, the predictions of a seed change as often as in all examples. A group of
-    examples is lost as a whole.
+    Beside the loss, predictions change as often as in all examples, from seed to seed, or between
+    the fixed models of too few seeds. A group of examples is lost as a whole.
 
     Args:
         gains: (S, n) 1 where only the arm is correct, -1 where only the baseline is.
@@ -106,19 +110,23 @@ def detectable_loss(
         alpha: Two-sided level of its interval.
 
     Returns:
-        A share of the examples, in hundredths; None if not even the loss of all would be found, or
-        with fewer seeds than an interval needs.
+        A share of the examples, in hundredths; None if not even the loss of all would be found.
     """
     seeds, examples = len(gains), len(rows)
-    if seeds < MIN_SEEDS:
-        return None
     ids = np.arange(gains.shape[1]) if groups is None else groups.ids
     of_cases = np.stack([np.bincount(ids, weights=each) for each in gains])
     sizes = np.unique(ids[rows], return_counts=True)[1]
-    noise = float(of_cases.var(axis=0, ddof=1).sum()) / gains.shape[1] / examples
+    is_fixed = seeds < MIN_SEEDS
+    squares = (of_cases**2).mean(axis=0) if is_fixed else of_cases.var(axis=0, ddof=1)
+    noise = float(squares.sum()) / gains.shape[1] / examples
     of_case = float((sizes**2).mean()) / examples**2  # mean square of what a case contributes
     for loss in np.arange(1, 101) / 100:
         covariance = float(loss * (1 - loss)) * len(sizes) * of_case
+        if is_fixed:
+            error = math.sqrt(max(covariance + noise, of_case))
+            if loss >= error * (stdtrit(len(sizes) - 1, [probability, 1 - alpha / 2]).sum()):
+                return float(loss)
+            continue
         found = power(
             float(loss),
             seeds=seeds,
@@ -174,21 +182,24 @@ def _by_word(words: Sequence[Sequence[str]]) -> Iterator[_Subgroup]:
         yield _Subgroup("word", word, np.array(some))
 
 
-def _losses(
+def _largest(
     subgroups: Sequence[_Subgroup],
     arm: Sequence[RunPredictions],
     base: Sequence[RunPredictions],
     cases: Cases,
     level: float,
-) -> Iterator[SubgroupLoss]:
-    gains = _gains(arm, base)
-    order = sorted(subgroups, key=lambda each: (_ratio(gains[:, each.rows]), each.kind, each.name))
+    *,
+    sign: int,
+) -> Iterator[SubgroupDifference]:
+    """Yield the subgroups with the largest gains, or with the sign -1 the largest losses."""
+    gains = sign * _gains(arm, base)
+    order = sorted(subgroups, key=lambda each: (-_ratio(gains[:, each.rows]), each.kind, each.name))
     for each in order[:LISTED]:
-        if gains[:, each.rows].mean() >= 0:
+        if gains[:, each.rows].mean() <= 0:
             continue
         difference = _estimate(each, arm, base, cases)
         low, high = difference.interval(level)
-        yield SubgroupLoss(
+        yield SubgroupDifference(
             kind=each.kind,
             name=each.name,
             examples=len(each.rows),

@@ -9,7 +9,14 @@ from markupsafe import Markup
 
 from ampft.comparison.answer import answer_sentences
 from ampft.comparison.charts import Axis
-from ampft.comparison.findings import BROKEN, INFERENCE, TRAINING, ArmResult, Comparison
+from ampft.comparison.findings import (
+    BROKEN,
+    INFERENCE,
+    PREDICTIONS,
+    TRAINING,
+    ArmResult,
+    Comparison,
+)
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report import strips, tables
 from ampft.comparison.report.run_charts import (
@@ -126,7 +133,9 @@ def _reading(comparison: Comparison) -> list[Block]:
         Subheading("What was measured", level=2),
         Paragraph(
             (
-                *(f"{counted(c.examples, 'example')} of the split ", Quote(c.split)),
+                f"{counted(c.examples, 'example')} of ",
+                *(("the split ",) if c.kind != PREDICTIONS else ()),
+                Quote(c.split),
                 f", {outputs_text(c.label_names)}, {seeds_text(c)}; primary metric {units.title}.",
                 *dates,
             )

@@ -47,7 +47,7 @@ def sections(comparison: Comparison, *, max_classes: int | None = None) -> tuple
     settings = tables.facts_table("Settings of all runs", {**c.setup, **command})
     machine = tables.facts_table("Hardware and versions", c.environment)
     every: tuple[tuple[str, str, str, Iterable[Table | None]], ...] = (
-        ("subgroups", "Where losses are largest", EXPLORATORY, subgroup_losses(c)),
+        ("subgroups", "Where losses and gains are largest", EXPLORATORY, subgroup_losses(c)),
         ("changed", "Changed predictions", EXPLORATORY, shown.changed(c)),
         ("in-fp32", "Predictions in fp32", EXPLORATORY, [shown.predicted_in_fp32(c)]),
         ("speed", "Speed", "", [tables.speed(c)]),
@@ -175,38 +175,42 @@ CORRECT = {"sentences": "sentences with all tags correct", "masks": "masks witho
 
 
 def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
-    """Yield the subgroups in which the arms lose most, if subgroups were examined."""
+    """Yield the subgroups in which the arms lose and gain most, if subgroups were examined."""
     examined = [(arm, arm.subgroups) for arm in comparison.arms if arm.subgroups is not None]
     if not examined:
         return
     first = examined[0][1]
     rows: list[tuple[Cell, ...]] = []
     for arm, subgroups in examined:
-        if not subgroups.losses:
+        if not subgroups.losses and not subgroups.gains:
             rows.append((Name(arm.name, "arm"), "none", "", "", "", ""))
-        for each in subgroups.losses:
+        for each in (*subgroups.losses, *subgroups.gains):
             low, high = each.interval
+            beyond = "; a loss" if each.is_loss else "; a gain" if each.is_gain else ""
             rows.append(
                 (
                     *(Name(arm.name, "arm"), f"{each.kind}:", Name(each.name)),
                     *(f"{each.examples:,}", points(each.estimate)),
-                    f"{points(low)} to {points(high)}{'; a loss' if each.is_loss else ''}",
+                    f"{points(low)} to {points(high)}{beyond}",
                 )
             )
     detectable = 100 * max(subgroups.detectable for _, subgroups in examined)
     what = CORRECT.get(first.noun, "correct predictions")
     kinds = f"classes, words and lengths of {first.noun}" if first.has_words else "classes"
+    models = f"With {counted(len(comparison.seeds), 'seed')}, a loss of {detectable:.0f} points at "
+    models += "every seed"
+    if comparison.has_fixed_models:
+        models = f"A loss of {detectable:.0f} points"
     yield Table(
         title=f"Differences to {comparison.baseline.name} in {what}, in points",
         header=(comparison.noun, "subgroup", "", first.noun, "difference", "corrected interval"),
         rows=rows,
-        note=f"The largest losses, relative to their uncertainty, among {first.examined:,} "
-        f"{kinds} (with at least 20 {first.noun} each). The intervals have a "
+        note="The largest losses and gains, relative to their uncertainty, among "
+        f"{first.examined:,} {kinds} (with at least 20 {first.noun} each). The intervals have a "
         f"level of {confidence_percent(first.level)}, so that all of them hold together with "
-        "95 %: only an interval entirely below 0 is a loss that the number of subgroups does "
+        "95 %: only an interval without 0 is a loss or a gain that the number of subgroups does "
         "not explain. "
-        f"With {counted(len(comparison.seeds), 'seed')}, a loss of {detectable:.0f} points at "
-        f"every seed in a subgroup of usual size ({first.usual_size:,} {first.noun}) would be "
+        f"{models} in a subgroup of usual size ({first.usual_size:,} {first.noun}) would be "
         "found with a probability of 80 %; smaller ones may be there."
         + (" Compare with the placebo." if any(arm.is_placebo for arm, _ in examined) else ""),
         left=3,

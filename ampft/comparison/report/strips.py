@@ -44,20 +44,18 @@ class Column:
 
 
 def columns(comparison: Comparison, styles: Sequence[ArmStyle]) -> Iterator[Column]:
-    """Yield the columns of strips that the comparison has data for."""
+    """Yield the columns of strips that the comparison has data for; the cards have the arms'."""
     pairs = tuple(zip(comparison.arms, styles, strict=True))
-    yield _differences(comparison, pairs, name="modes")
     if any(arm.difference_fp32 for arm in comparison.arms):
-        yield _differences(comparison, pairs, name="in-fp32", of_fp32=True)
+        yield _differences(comparison, pairs)
     yield _steps(pairs)
     yield _memory(pairs)
     yield _classes(comparison, pairs)
 
 
-def _differences(
-    comparison: Comparison, pairs: Pairs, *, name: str, of_fp32: bool = False
-) -> Column:
-    units, axis = comparison.units, difference_axis(comparison, of_fp32=of_fp32)
+def _differences(comparison: Comparison, pairs: Pairs) -> Column:
+    """Return the column of the differences of predictions in fp32."""
+    units, axis = comparison.units, difference_axis(comparison, of_fp32=True)
     wide, narrow = (
         confidence_percent(1 - comparison.alpha),
         confidence_percent(1 - 2 * comparison.alpha),
@@ -71,11 +69,11 @@ def _differences(
     band = f" Shaded: the {wide} CI of the placebo."
     has_band = any(arm.is_placebo and arm.difference for arm, _ in pairs)
     return Column(
-        name=name,
-        heading=f"difference{' in fp32' if of_fp32 else ''}{units.difference_suffix}",
+        name="in-fp32",
+        heading=f"difference in fp32{units.difference_suffix}",
         scale=difference_scale(axis, units),
         strips={
-            arm.name: difference_strip(comparison, arm, style, axis, of_fp32=of_fp32)
+            arm.name: difference_strip(comparison, arm, style, axis, of_fp32=True)
             for arm, style in pairs
         },
         explanation=dots * any(arm.difference for arm, _ in pairs)
