@@ -84,7 +84,7 @@ def loss_warnings(
         return {
             NEAR_CHANCE: f"the training loss ended at {end:.4g}, and predicting only "
             f"{constant} gives {chance:.4g}: next to nothing was learned. Train longer, or change "
-            "--learning_rate."
+            "--learning_rate; or, where texts are truncated, let the model read more of them."
         }
     return {}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ampft.kinds import MANY_TRUNCATED
 from ampft.metrics.paired import Interval
 from ampft.tasks.outcome import Problem
-from ampft.text.numbers import or_dash
+from ampft.text.numbers import or_dash, percent
 from ampft.text.page import Table
 
 FROZEN, BAG_OF_WORDS = "frozen encoder + regression", "TF-IDF + regression"
@@ -40,8 +41,8 @@ def methods_table(
 ) -> Table:
     """Return the table of the fine-tuned model and the simple methods."""
     names = problem.printed[:2]
-    percent = problem.metrics[names[0]].is_share
-    unit, scale = ("points", 100) if percent else (problem.metrics[names[0]].title, 1)
+    is_share = problem.metrics[names[0]].is_share
+    unit, scale = ("points", 100) if is_share else (problem.metrics[names[0]].title, 1)
 
     def row(
         name: str, metrics: Mapping[str, float | None], gain: Interval | None, time: float | None
@@ -71,12 +72,14 @@ def answer(
     methods: Sequence[SimpleMethodResult],
     *,
     can_begin_nearer: bool = False,
+    truncated: float = 0.0,
 ) -> str | None:
     """Return in one sentence whether the best simple method is worse; None without any.
 
     Args:
         can_begin_nearer: Whether the head can begin at all of the frozen encoder's regression, and
             did not.
+        truncated: Share of the training texts of which the model did not read all. TF-IDF does.
     """
     metric = problem.metrics[problem.printed[0]]
     sign = 1 if metric.higher_is_better else -1
@@ -92,7 +95,7 @@ def answer(
     figures = f"{best.difference.text(100 if metric.is_share else 1)} in {metric.title}"
     low, high = sorted((sign * gain.low, sign * gain.high))
     if low > 0:
-        return f"{best.name} is better ({figures}): {_instead(best, can_begin_nearer)}"
+        return f"{best.name} is better ({figures}): {_instead(best, can_begin_nearer, truncated)}"
     if high < 0:
         return f"fine-tuning is worth it: {best.name} is worse ({figures})"
     return (
@@ -101,8 +104,14 @@ def answer(
     )
 
 
-def _instead(best: SimpleMethodResult, can_begin_nearer: bool) -> str:
+def _instead(best: SimpleMethodResult, can_begin_nearer: bool, truncated: float) -> str:
     """Return what to do where a simple method is better. Twice the steps changed nothing."""
+    if best.name != FROZEN and truncated >= MANY_TRUNCATED:
+        return (
+            f"it reads whole texts, and the model only the beginning of {percent(truncated)} of "
+            "them. Use it, or let the model read more (--long_text windows, or a larger "
+            "--max_seq_length)"
+        )
     if best.name == FROZEN and can_begin_nearer:
         return "use it, train from all of it (--head_init probe --probe_scale 1), or add rows"
     return "use it, or add rows"

@@ -20,6 +20,7 @@ from ampft.data.row_labels import unit_indices
 from ampft.data.step_batches import IntArray, ids_of_varied_length
 from ampft.decision import Tokenization
 from ampft.errors import InputError
+from ampft.kinds import MANY_TRUNCATED
 from ampft.kinds.extension_points import EMBEDDING_GRADIENT, PADDING_REMOVAL
 from ampft.kinds.impossible_rows import refuse_impossible_rows
 from ampft.kinds.input_settings import InputSettings
@@ -58,7 +59,6 @@ from ampft.models.tokenizer import (
 )
 from ampft.models.weights import LoadedModel
 
-MANY_TRUNCATED = 0.1  # share of the training texts
 EncodeWindows = Callable[[dict[str, list[Any]]], dict[str, list[Any]]]
 
 
@@ -147,6 +147,7 @@ class TextExamples:
     # (n,) number of words of each example whose labels are predicted; None if the example itself
     # has the label.
     words: IntArray | None = None
+    truncated: int = 0  # Number of examples of which the model does not read all.
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the tokens of the examples or their windows, see `pad_and_collate`."""
@@ -330,7 +331,7 @@ def prepare_inputs(data: ClassificationData, settings: InputSettings) -> TextInp
             longer = max_input_length(int(whole.max()), tokenizer, config)
             can_split = _can_split(data, tokenizer)
             advice += [_advice_on_long_texts(whole, max_length, longer, tokenizer, can_split)]
-        tokens[name] = TextExamples(rows, lengths, collator)
+        tokens[name] = TextExamples(rows, lengths, collator, truncated=truncated)
     notes += advice
     if stride is not None:
         notes.append("the logits of a text are the mean over its windows")

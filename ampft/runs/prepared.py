@@ -167,6 +167,7 @@ def _initial_record(prepared: Prepared) -> RunRecord:
             input_columns=data.input_columns,
             files=data.files,
             shared_with_train=data.shared_with_train,
+            truncated=getattr(task.inputs.splits.get("train"), "truncated", 0),
             hub_id=_hub_id(args.dataset_name),
         ),
         model=ModelPart(

@@ -45,6 +45,7 @@ class DataPart:
 
     `files` has the SHA-256 of each file that was read, by path. `shared_with_train` has the number
     of rows of each other split whose inputs are those of a training row; None in earlier records.
+    `truncated` is the number of training texts of which the model did not read all.
     """
 
     name: str
@@ -56,6 +57,7 @@ class DataPart:
     hub_id: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     shared_with_train: Mapping[str, int] | None = None
+    truncated: int = 0
 
     def training_files(self, arguments: Mapping[str, Any]) -> list[Recorded]:
         """Return the files that the run trained on.

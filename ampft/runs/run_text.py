@@ -193,7 +193,9 @@ def simple_methods_answer(record: RunRecord) -> str | None:
     is_calibrated = part is not None and LOG_LOSS.name in part.figures
     has_one_label = task_row(record).decides_per_case
     can_begin_nearer = has_one_label and record.arguments.get("probe_scale") is None
-    says = [answer(problem_of(record), methods, can_begin_nearer=can_begin_nearer)]
+    truncated = record.data.truncated / max(record.data.examples.get("train", 0), 1)
+    problem = problem_of(record)
+    says = [answer(problem, methods, can_begin_nearer=can_begin_nearer, truncated=truncated)]
     is_weighted = record.arguments.get("class_weights") is not None
     if has_one_label and not (is_calibrated or is_weighted):
         says.append(better_probabilities(methods))

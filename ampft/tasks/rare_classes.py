@@ -64,6 +64,8 @@ def never_predicted_text(
 ) -> str | None:
     """Return which rare classes are never predicted, and what helps; None if there are none.
 
+    Where several labels are possible and none is predicted at all, all labels count as rare.
+
     Args:
         outcome: Predictions of the final split, of rows.
         train: (K + 1,) training rows of each class, and of all.
@@ -71,7 +73,8 @@ def never_predicted_text(
         several: Whether a row can have any number of labels; otherwise it has one.
     """
     counts = class_counts(outcome.unit_sums.totals())
-    is_missed = rare(train[:-1], train[-1]) & (counts.labelled > 0) & (counts.predicted == 0)
+    is_rare = rare(train[:-1], train[-1]) | (several and not counts.predicted.any())
+    is_missed = is_rare & (counts.labelled > 0) & (counts.predicted == 0)
     missed = sorted(np.flatnonzero(is_missed), key=lambda k: train[k])
     if not missed:
         return None

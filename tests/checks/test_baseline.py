@@ -92,6 +92,11 @@ def test_the_answer_names_the_best_method_with_a_paired_interval(tiny_bert):
     assert answer(task.problem, frozen, can_begin_nearer=True).endswith(
         "): use it, train from all of it (--head_init probe --probe_scale 1), or add rows"
     )
+    cut = answer(task.problem, found(20, 32), truncated=0.5)
+    assert cut.endswith("of 50 % of them. Use it, or let the model read more "
+                        "(--long_text windows, or a larger --max_seq_length)")  # fmt: skip
+    assert answer(task.problem, found(20, 32), truncated=0.05).endswith("use it, or add rows")
+    assert answer(task.problem, frozen, truncated=0.5).endswith("use it, or add rows")
     assert answer(task.problem, found(20, 22)).startswith(
         f"40 independent rows do not show whether {BAG_OF_WORDS} is worse (+"
     )

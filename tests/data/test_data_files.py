@@ -19,6 +19,7 @@ from ampft import ownership
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.data.sources.arrow_rows import write_arrow
+from ampft.data.sources.readers import open_table
 from ampft.errors import InputError
 
 # (file name, content, location, value or remedy in the message)
@@ -295,6 +296,18 @@ def test_a_delimiter_without_usual_names_is_detected_by_its_columns(tmp_path):
     columns = {"text_column_names": "Satz", "label_column_name": "Art"}
     data = load(tmp_path, "Satz;Art\na, b;0\nc;1\n", **columns)
     assert rows_of(data) == [("a, b", "0"), ("c", "1")]
+
+
+@pytest.mark.parametrize("rows", [3, 900])
+def test_the_encoding_is_named_where_semicolons_divide_rows_with_commas(tmp_path, rows):
+    """As Excel saves a table in German: one byte that UTF-8 lacks must not hide the semicolons."""
+    lines = ["Frage;Klasse;Preis", *(f"Was kostet Nummer {i}?;Preis;{i},50" for i in range(rows))]
+    path = tmp_path / "tickets.csv"
+    path.write_bytes("\n".join([*lines, "Wo ist die Tür?;Ort;1,50\n"]).encode("cp1252"))
+    with pytest.raises(InputError, match=r"tickets\.csv.*--encoding"):
+        list(open_table(path, flag="--train_file", encoding="utf-8").read(["Frage"]))
+    table = open_table(path, flag="--train_file", encoding="cp1252")
+    assert list(table.columns) == ["Frage", "Klasse", "Preis"]
 
 
 def test_commas_are_kept_where_texts_have_as_many_semicolons(tmp_path):

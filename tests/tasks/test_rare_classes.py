@@ -200,6 +200,17 @@ def warned(task, predicts_rare=False):
 RARE = [0] * 97 + [1] * 3
 
 
+def test_where_no_label_is_predicted_at_all_a_remedy_is_named():
+    """With several labels, frequent ones too may stay below their thresholds."""
+    task = made([[0]] * 60 + [[0, 1]] * 40)
+    low = np.full((100, 2), 0.4, dtype=np.float32)
+    found = rare_class_warnings(task, task.outcome("test", {"probabilities": low}))
+    assert "are never predicted" in found[NEVER_PREDICTED]
+    assert "--tune_thresholds" in found[NEVER_PREDICTED]
+    some = np.where(np.arange(2) == 0, 0.9, low)
+    assert not rare_class_warnings(task, task.outcome("test", {"probabilities": some}))
+
+
 def test_a_rare_class_that_is_never_predicted_has_a_remedy():
     text = warned(made(RARE))[NEVER_PREDICTED]
     assert text.startswith(

@@ -37,6 +37,9 @@ def test_the_costs_are_those_of_the_trainings_that_are_advised(tiny_bert, max_le
     assert "--long_text windows reads all of them" in advice
     assert not any("train" in note for note in longer.notes)  # nothing is truncated there
     assert not _advice(windows.notes)
+    found = [each.examples("train").inputs.truncated for each in (task, windows, longer)]
+    assert found[0] > 20
+    assert found[1:] == [0, 0]
     assert not _advice(longer.notes)
 
 

@@ -186,7 +186,9 @@ def subgroup_losses(comparison: Comparison) -> Iterator[Table]:
             rows.append((Name(arm.name, "arm"), "none", "", "", "", ""))
         for each in (*subgroups.losses, *subgroups.gains):
             low, high = each.interval
-            beyond = "; a loss" if each.is_loss else "; a gain" if each.is_gain else ""
+            beyond = ""
+            if each.is_loss or each.is_gain:
+                beyond = f"; a {'loss' if each.is_loss else 'gain'}"
             rows.append(
                 (
                     *(Name(arm.name, "arm"), f"{each.kind}:", Name(each.name)),

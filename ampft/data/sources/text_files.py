@@ -169,21 +169,25 @@ def _detect_delimiter(path: Path, encoding: str) -> str:
     """Return the delimiter that divides the header and the first 1,000 rows of a CSV file.
 
     It must give at least two columns, and either usual names or the same number of fields in every
-    row. It is a comma if none does.
+    row, or if that does not fit any, in every row up to one that cannot be read, such as one of
+    another encoding, which whoever reads the rows then reports. It is a comma if none does.
     """
 
-    def fit(delimiter: str) -> tuple[bool, int, bool]:
+    def fit(delimiter: str) -> tuple[int, int, bool]:
         rows = _numbered_rows(
             path, encoding=encoding, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL
         )
+        header: list[str] = []
         try:
             _, header = next(rows, (0, []))
             if len(header) < 2:
-                return False, 0, False
+                return 0, 0, False
             sample = islice(rows, SAMPLE_ROWS)
-            constant = all(len(fields) == len(header) for _, fields in sample)
-        except InputError:  # whoever reads the rows reports it
-            return False, 0, False
+            constant = 2 * all(len(fields) == len(header) for _, fields in sample)
+        except InputError:
+            if not header:
+                return 0, 0, False
+            constant = 1
         usual = sum(normalized_name(name) in USUAL_NAMES for name in header)
         return constant, usual, delimiter == ","
 
