@@ -209,8 +209,8 @@ PROBED_HEAD_FACTOR = 0.5
 # Of Adafactor, whose rate is relative to the weights: the constant with which Raffel et al. (2020),
 # "Exploring the Limits of Transfer Learning", fine-tune.
 ADAFACTOR_RATE = 1e-3
-# Ten times the largest rates with which the optimizers of the table are in use: AdamW and Adafactor
-# pre-train with up to 1e-2. Muon has the update of AdamW in size.
+# Ten times the rate at which Raffel et al. pre-train T5 from random weights. A judgement, not a
+# measurement.
 LARGEST_RATE = 0.1
 POLYNOMIAL_END = 1e-7  # of the schedule of transformers
 
@@ -364,8 +364,8 @@ def rate_warning(rate: float, optimizer: str) -> str | None:
         return None
     moved = "by about this share of its size" if optimizer == "adafactor" else "by about as much"
     return (
-        f"--learning_rate {rate:g} is far above the rates in use with {OPTIMIZERS[optimizer].title}"
-        f", at most 0.01: a step changes each weight {moved}. Check the number."
+        f"--learning_rate {rate:g} is far above usual rates with {OPTIMIZERS[optimizer].title}: a "
+        f"step changes each weight {moved}. Check the number."
     )
 
 

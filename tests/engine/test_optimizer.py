@@ -113,5 +113,5 @@ def test_settings_reach_adamw():
 
 def test_a_rate_far_above_those_in_use_is_said():
     assert rate_warning(0.1, "adamw_torch") is None
-    assert "5 is far above the rates in use with AdamW" in rate_warning(5.0, "adamw_torch")
+    assert "5 is far above usual rates with AdamW" in rate_warning(5.0, "adamw_torch")
     assert "share of its size" in rate_warning(1.0, "adafactor")
