@@ -299,7 +299,7 @@ ROWS = {"train": 10, "validation": 500, "test": 10}
     ("settings", "task", "names", "rows", "match"),
     [
         ({"calibrate": True}, "text", TWO, {"train": 1, "test": 1}, "data have only train, test"),
-        ({"tune_thresholds": "f1"}, "text", FOUR, ROWS, "the data have 4 classes"),
+        ({"tune_thresholds": "f1"}, "text", FOUR, ROWS, "one of 4 classes"),
         ({"tune_thresholds": "f1", "positive_label": "x"}, "text", TWO, ROWS, "the classes are 'h"),
         (
             {"tune_thresholds": "f1", "positive_label": "a"}, "multi-label", FOUR, ROWS,

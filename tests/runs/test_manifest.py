@@ -150,7 +150,7 @@ def test_a_changed_number_in_the_record_is_noticed(run):
     text = (run / "run.json").read_text()
     assert text.count('"accuracy": 1.0') == 1
     (run / "run.json").write_text(text.replace('"accuracy": 1.0', '"accuracy": 0.9'))
-    with pytest.raises(InputError, match=r"run\.json .*do not have the hash"):
+    with pytest.raises(InputError, match=r"run\.json: .*do not have the hash"):
         read("report", run)
 
 

@@ -85,7 +85,7 @@ def test_a_killed_run_shows_the_steps_of_its_history(tmp_path: Path, make_record
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, make_record):
     with pytest.raises(InputError, match=r"is not a folder. Give the --output_dir of a run"):
         format_run(tmp_path / "absent")
-    with pytest.raises(InputError, match=r"run\.json is missing"):
+    with pytest.raises(InputError, match=r"it has no run\.json"):
         format_run(tmp_path)
     with RunFolder(tmp_path) as folder:
         write_record(folder, make_record())

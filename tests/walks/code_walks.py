@@ -285,7 +285,8 @@ OF_FINETUNING = {
         instead("finetune(frame, ", "finetune('train.csv', ", "Pass paths for all splits"),
         files={
             "u.csv": "text,label\nw1,a\nw2,b\n",
-            "train.csv": "text,label\n" + "w1,a\nw2,b\n" * 9,
+            "train.csv": "text,label\n"
+            + "".join(f"w{i} w{j},{'ab'[j % 2]}\n" for i in range(1, 7) for j in range(1, 7)),
         },
     ),
     "no training rows": finetuned(

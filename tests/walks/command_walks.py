@@ -137,7 +137,7 @@ OF_PREDICTIONS = {
         TEXTS, f"{MODEL} in.csv --text w1", (Remedy("Give a file", without="--text w1"),)
     ),
     "no such file": Walk(
-        TEXTS, f"{MODEL} w1", (Remedy("--text TEXT", add="--text w1", without=" w1"),)
+        TEXTS, f"{MODEL} w1", (Remedy("--text TEXT", add="--text w2", without="w1"),)
     ),
     "two files": Walk(
         TEXTS | {"b.csv": "text\nw1\n"}, f"{MODEL} in.csv b.csv",
