@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from accelerate import Accelerator
@@ -175,8 +176,12 @@ def train_with_ampft(
     remove_padding: bool = True,
     micro_batches: int = 1,
     mode: str | None = None,
+    rounds_rows: bool = True,
 ) -> list[float]:
     """Train with the loop of `recipes/classify.py`, in the workload's mode or in `mode`."""
+    if not rounds_rows:
+        with patch("ampft.fast.packing.install.ROUNDED_TO", 1):
+            return train_with_ampft(workload, seed, mode=mode)
     reset_accelerate_state()
     precision = ampft.resolve(mode or workload.mode, ampft.training_device())
     accelerator = ampft.make_accelerator(precision, gradient_accumulation_steps=micro_batches)
@@ -224,9 +229,10 @@ SYSTEMS: dict[str, Callable[[Workload, int], list[float]]] = {
     ),
     "ampft (fp16)": partial(train_with_ampft, mode="fp16"),
     "ampft (bf16)": partial(train_with_ampft, mode="bf16"),
+    "ampft (rows as they come)": partial(train_with_ampft, rounds_rows=False),
     "ampft": train_with_ampft,
 }
-PADDING_FREE_SYSTEMS = ("ampft", "ampft (fp16)", "ampft (bf16)")
+PADDING_FREE_SYSTEMS = (*("ampft", "ampft (fp16)", "ampft (bf16)", "ampft (rows as they come)"),)
 
 
 def parse_systems(names: str) -> list[str]:
