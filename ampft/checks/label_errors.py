@@ -257,8 +257,8 @@ def _refuse_few_units(units: Units, strata: IntArray) -> None:
     if groups < FOLDS:
         problem = f"it has {counted(groups, 'independent row')}"
     raise InputError(
-        f"{FLAG}: the training split is cut into {FOLDS} parts, each of which is judged by the "
-        f"others, and {problem}. Add rows until a class has {FOLDS}, or remove the flag."
+        f"{FLAG}: the training split is cut into {FOLDS} parts, and the others judge each one, "
+        f"but {problem}. Add rows until a class has {FOLDS}, or remove the flag."
     )
 
 

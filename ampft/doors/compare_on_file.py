@@ -1,4 +1,4 @@
-"""Compare finished models on the rows of a file, such as those of this week."""
+"""Compare finished models on the rows of a file, such as this week's."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _predicted(file: str, saved: SavedClassifier) -> ForeignRun:
     """Return the labels of the rows, and what a model predicts for them.
 
     Raises:
-        InputError: There are no labels, or a row lacks one.
+        InputError: The file has no labels, or a row has none.
     """
     task = task_row(saved.record)
     if task.several_labels or task.number_labels or task.kind.units is not None:

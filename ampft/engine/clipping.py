@@ -22,7 +22,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Return the L2 norm of all gradients together, on a CPU.
 
     Each row of a matrix is summed by itself. torch adds up all squares of a tensor in few float32
-    sums, so that its norm of 11.7 million elements is wrong by up to a thousandth
+    sums, so that its norm of 11.7 million elements is wrong by 5e-4
     (`benchmarks/LOG.md`, "The norm of the gradient on a CPU"), and takes twice as long.
 
     Args:

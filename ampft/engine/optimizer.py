@@ -355,7 +355,7 @@ OPTIMIZERS = {
 
 
 def rate_warning(rate: float, optimizer: str) -> str | None:
-    """Return that a learning rate is far above those in use; None if it is not.
+    """Return that a learning rate is far above usual ones; None if it is not.
 
     Args:
         optimizer: Key in `OPTIMIZERS`.

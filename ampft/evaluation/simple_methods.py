@@ -79,7 +79,7 @@ def answer(
     Args:
         can_begin_nearer: Whether the head can begin at all of the frozen encoder's regression, and
             did not.
-        truncated: Share of the training texts of which the model did not read all. TF-IDF does.
+        truncated: Share of the training texts that were truncated for the model, not for TF-IDF.
     """
     metric = problem.metrics[problem.printed[0]]
     sign = 1 if metric.higher_is_better else -1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ampft.kinds.views import Case
 
 LONGEST_TEXT = 1200  # characters of a text in a page
-MANY_TRUNCATED = 0.1  # share of the training texts that are cut, from which that is advised against
+MANY_TRUNCATED = 0.1  # share of truncated training texts from which a note advises another length
 
 
 def import_object(name: str) -> Any:

@@ -147,7 +147,7 @@ class TextExamples:
     # (n,) number of words of each example whose labels are predicted; None if the example itself
     # has the label.
     words: IntArray | None = None
-    truncated: int = 0  # Number of examples of which the model does not read all.
+    truncated: int = 0  # Number of truncated examples.
 
     def collate(self, ids: IntArray) -> Mapping[str, Tensor]:
         """Return the tokens of the examples or their windows, see `pad_and_collate`."""

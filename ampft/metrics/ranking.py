@@ -71,10 +71,10 @@ def ranking_values(
 ) -> dict[str, float]:
     """Return the ranking metrics by name, equal to scikit-learn's up to rounding.
 
-    Each class is ranked against the others. Classes that no example has do not count, and those
-    that all have count in the average precision alone, as 1, as in scikit-learn's
-    `average_precision_score`. If all or no examples have each class, or with more than 200 classes,
-    there are no metrics.
+    Each class is ranked against the others. Classes that no example has do not count. Classes
+    that all examples have count only in the average precision, as 1, as in scikit-learn's
+    `average_precision_score`. The result is empty if no class separates the examples, and with more
+    than 200 classes.
 
     Args:
         has: (n, K) whether an example has a class. With K = 1, it is one of two classes.

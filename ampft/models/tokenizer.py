@@ -72,9 +72,8 @@ def load_tokenizer(
     except Exception as error:  # a damaged tokenizer.json: KeyError, TypeError, bare Exception, ...
         if lacks_tokenizer(path):
             raise InputError(
-                f"{flag} {path}: the folder has no tokenizer, so it is no model for texts, or was "
-                "saved without one. Choose a model for texts, or save its tokenizer there too: "
-                "tokenizer.save_pretrained(...)."
+                f"{flag} {path}: the folder has no tokenizer. Choose a model for texts, or if "
+                "it is one, save its tokenizer there too: tokenizer.save_pretrained(...)."
             ) from error
         needed = [name for name in ("sentencepiece", "tiktoken") if name in str(error)]
         if needed and find_spec("sentencepiece") is None:  # transformers then tries tiktoken

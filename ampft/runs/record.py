@@ -45,7 +45,7 @@ class DataPart:
 
     `files` has the SHA-256 of each file that was read, by path. `shared_with_train` has the number
     of rows of each other split whose inputs are those of a training row; None in earlier records.
-    `truncated` is the number of training texts of which the model did not read all.
+    `truncated` is the number of truncated training texts.
     """
 
     name: str

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -60,14 +60,17 @@ def keep_mask(count: int, p: float, dtype: torch.dtype) -> torch.Tensor:
     return is_kept.mul_(_ONE_BITS[mask_dtype]).view(mask_dtype)
 
 
-def dropout(inputs: torch.Tensor, p: float, *, fillers: int = 0) -> torch.Tensor:
+FillersOf: TypeAlias = Callable[[torch.Tensor], int]
+"""Returns the number of tokens at the end of a (1, N, H) row that are in no text."""
+
+
+def dropout(inputs: torch.Tensor, p: float, fillers_of: FillersOf = lambda _: 0) -> torch.Tensor:
     """Zero each element with probability `p` and scale the rest by 1 / (1 - p).
 
     Args:
         inputs: Floating-point tensor of any shape.
         p: Probability in [0, 1], rounded to a multiple of 2**-16.
-        fillers: Number of tokens at the end of a (1, N, H) row for which no mask is drawn: they are
-            dropped as a whole.
+        fillers_of: Function that returns how many tokens are dropped without drawing a mask.
 
     Returns:
         A tensor with the shape and dtype of `inputs`. Dropped infinities and NaN become NaN, as in
@@ -76,14 +79,14 @@ def dropout(inputs: torch.Tensor, p: float, *, fillers: int = 0) -> torch.Tensor
     is_fast = inputs.device.type == "cpu" and inputs.dtype in _FAST_DTYPES and 0 < p < 1
     if not is_fast or realised_probability(p) in (0, 1):
         return functional.dropout(inputs, p, training=True)
-    return _fast_dropout(inputs, p, fillers)
+    return _fast_dropout(inputs, p, fillers_of)
 
 
 # Compiled code calls this as it is. As an operator of a compiled graph it would be wrong: torch
 # (2.13) merges two equal calls of a random operator that it does not know, and so their masks.
 @uncompiled
-def _fast_dropout(inputs: torch.Tensor, p: float, fillers: int) -> torch.Tensor:
-    return _Dropout.apply(inputs, p, fillers)
+def _fast_dropout(inputs: torch.Tensor, p: float, fillers_of: FillersOf) -> torch.Tensor:
+    return _Dropout.apply(inputs, p, fillers_of(inputs))
 
 
 _FAST_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -107,14 +110,14 @@ class _Dropout(torch.autograd.Function):
 
 
 def install_fast_dropout(
-    module: nn.Module, fillers_of: Callable[[torch.Tensor], int] = lambda _: 0
+    module: nn.Module, fillers_of: FillersOf = lambda _: 0
 ) -> Callable[[], None]:
     """Make every `nn.Dropout` in `module` draw its masks fast.
 
     Args:
         module: Module whose dropout layers change; their class, probability and training state do
             not.
-        fillers_of: Function that returns the number of `fillers` in the inputs of a layer.
+        fillers_of: Same as in `dropout`.
 
     Returns:
         A function that reverts the change.
@@ -130,12 +133,8 @@ def install_fast_dropout(
     return undo
 
 
-def _forward(
-    layer: nn.Dropout, fillers_of: Callable[[torch.Tensor], int], inputs: torch.Tensor
-) -> torch.Tensor:
-    if not (layer.training and layer.p > 0):
-        return inputs
-    return dropout(inputs, layer.p, fillers=fillers_of(inputs))
+def _forward(layer: nn.Dropout, fillers_of: FillersOf, inputs: torch.Tensor) -> torch.Tensor:
+    return dropout(inputs, layer.p, fillers_of) if layer.training and layer.p > 0 else inputs
 
 
 @dataclass(frozen=True, eq=False)

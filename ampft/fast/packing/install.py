@@ -59,7 +59,7 @@ class PackedModel:
         self._undo = [take.remove, pack.remove, unpack.remove]
         if family.adapt is not None:
             self._undo += family.adapt(base, lambda: self._layout)
-        self._undo.append(install_fast_dropout(base, self._undrawn))
+        self._undo.append(install_fast_dropout(base, self._fillers_in))
         if self._trim is not None:
             self._attach_trim(base, self._trim)
         # Set for as long as the hooks are installed, not per call, because gradient checkpointing
@@ -129,7 +129,7 @@ class PackedModel:
         return (), self._packed_kwargs(base, args, kwargs, layout)
 
     def filled(self, layout: PackedLayout) -> PackedLayout:
-        """Return the layout with fillers, if the model has token buckets and it has none yet."""
+        """Return the layout with fillers if few shapes are wanted, and it has none yet."""
         if layout.is_filled:
             return layout
         if self._token_buckets is not None:
@@ -145,8 +145,8 @@ class PackedModel:
         # A layer that runs again in the backward pass would not know the layout.
         return dtype == torch.bfloat16 and not checkpoints_gradients(self.model)
 
-    def _undrawn(self, inputs: torch.Tensor) -> int:
-        """Return the number of fillers in the inputs of a dropout layer, for `dropout`."""
+    def _fillers_in(self, inputs: torch.Tensor) -> int:
+        """Return how many tokens of a row attention does not read."""
         layout = self._layout
         if layout is None or tuple(inputs.shape[:2]) != (1, layout.total):
             return 0

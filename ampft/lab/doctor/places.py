@@ -16,7 +16,7 @@ import accelerate
 import torch
 from torch import Tensor, nn
 
-from ampft.fast.packing.install import layout_on_host
+from ampft.fast.packing.install import ROUNDED_TO, layout_on_host
 from ampft.fast.packing.layout import PackedLayout
 
 
@@ -97,13 +97,10 @@ class BatchShape:
             return None
         shape = tuple(bad.shape)
         if self.layout is not None:
-            total = self.layout.total
-            row = bad if shape[:1] == (total,) else None
-            if shape[:2] == (1, total):
-                row = bad[0]
-            if row is not None and (row.dim() > 1 or total != size):
+            row = self._row(bad, self.layout)
+            if row is not None and (row.dim() > 1 or len(row) != size):
                 cells = torch.zeros(size * width, dtype=torch.bool)
-                cells[self.layout.host_tokens] = row.reshape(total, -1).any(1).cpu()
+                cells[self.layout.host_tokens] = row.reshape(len(row), -1).any(1).cpu()
                 return cells.view(size, width)
         is_ambiguous = len(shape) == 2 and width in self.sizes  # features, perhaps, and not tokens
         if shape[:2] == (size, width) and not is_ambiguous:
@@ -115,6 +112,18 @@ class BatchShape:
         if len(shape) == 2 and shape[0] == size * width and width > 1:
             return bad.any(1).view(size, width).cpu()
         return None
+
+    def _row(self, bad: Tensor, layout: PackedLayout) -> Tensor | None:
+        """Return the tokens of a row without padding, or of a rounded one; None for neither."""
+        if bad.dim() == 0:
+            return None
+        is_row = bad.dim() > 2 and bad.shape[0] == 1  # otherwise a matrix of tokens or features
+        row = bad[0] if bad.dim() > 1 and bad.shape[0] == 1 else bad
+        if len(row) == layout.total:
+            return row
+        rounded = layout.total if layout.is_filled else layout.rounded(ROUNDED_TO).total
+        is_rounded = len(row) == rounded and (is_row or rounded not in self.sizes)
+        return row[: layout.total] if is_rounded and row.dim() > 1 else None
 
 
 UNKNOWN_SHAPE = BatchShape(())

@@ -71,6 +71,22 @@ def test_tokens_are_named_in_a_padded_and_in_a_packed_batch(packed):
     assert "modeling_bert.py" in fault.source
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("mode", ["fp16", "bf16"])
+def test_tokens_are_named_where_rows_are_rounded(mode, packed):
+    """In native bfloat16 on a CPU, a row without padding has fillers."""
+    batch, model = padded_batch(), bert()
+    token = int(batch["input_ids"][0, 3])
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight[token] = torch.inf
+    if packed:
+        install_packing(model, trim_last_layer=False)
+
+    fault = ampft.doctor.locate(model, [batch], text_loss, mixed_precision=mode)
+
+    assert fault.tokens == ((0, 3),)
+
+
 def test_a_healthy_model_has_no_first_fault():
     assert ampft.doctor.locate(plain(), [inputs()], cross) is None
 
