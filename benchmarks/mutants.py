@@ -5,12 +5,13 @@ the package `coverage` installed.
 
 Draws mutants of the parts in `PARTS`: a changed comparison, number, `and` or `or`, sign, argument
 or returned value, or a removed `not`, keyword or call. Each is planted in a copy of the last
-commit. First the tests of `.ci/run` run once, and it is recorded which lines each test and each
-shared fixture executes (`--coverage`; delete the folder to measure again). Of the tests that
-execute the mutated line, the quickest run until one fails, within `--seconds`; `--again` tries the
-survivors with all of them, and with the generated cases. A mutant is killed when a test fails, or
-takes too long, that passes without it. Tests run in copies of a process that has imported torch,
-but nothing of `ampft`. A second run with the same commit and seed continues the first.
+commit. First the tests of `.ci/run` run once, generated cases too, and it is recorded which lines
+each of them and each shared fixture executes: in the folder `--coverage`, a file for each file of
+tests, so that an interruption costs one of them, and a changed file alone is measured again. Of the
+tests that execute the mutated line, the quickest run until one fails, within `--seconds`; `--again`
+tries the survivors for longer. A mutant is killed when a test fails, or takes too long, that passes
+without it. Tests run in copies of a process that has imported torch, but nothing of `ampft`. A
+second run with the same commit and seed continues the first.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import difflib
 import gc
+import hashlib
 import importlib
+import itertools
 import json
 import os
 import random
@@ -30,8 +34,10 @@ import tarfile
 import tempfile
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -64,7 +70,8 @@ IMPORTED = (
     *("transformers.optimization", "transformers.trainer", "transformers.pipelines", "peft"),
     *("onnx", "onnxruntime", "torch.utils.flop_counter", "torch._dynamo", "selenium"),
 )
-CASES = "tests/oracle/test_oracle.py::test_drawn_cases_agree"
+CASE = "generated case "  # Followed by its number; `.ci/run` runs the first ones of seed 0.
+CASES = 25
 TICK = 0.1  # Seconds between two looks at a process.
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
@@ -199,12 +206,12 @@ class Session:
     """A plugin of pytest: runs chosen tests in their order, and remembers what became of them.
 
     Args:
-        chosen: Ids of the tests in their order; None for all.
-        switch: Called with the name of what runs now, a test or a shared fixture.
+        chosen: Ids of the tests in their order; None for those that are not measured yet.
+        recorder: Records what they execute, if given.
     """
 
-    def __init__(self, chosen: list[str] | None, switch: Callable[[str], None]) -> None:
-        self.chosen, self.switch = chosen, switch
+    def __init__(self, chosen: list[str] | None, recorder: Recorder | None) -> None:
+        self.chosen, self.recorder = chosen, recorder
         self.tests: dict[str, dict[str, Any]] = {}
         self.failed: list[str] = []
         self.running = [""]
@@ -217,18 +224,28 @@ class Session:
             items[:] = sorted(
                 (item for item in items if item.nodeid in place), key=lambda i: place[i.nodeid]
             )
+        elif self.recorder is not None:
+            folders = tuple(PARTS.values())
+            items[:] = sorted(
+                (item for item in items if not self.recorder.has(_file_of(item.nodeid))),
+                key=lambda item: not item.nodeid.startswith(folders),
+            )
 
     def _enter(self, name: str) -> None:
         self.running.append(name)
-        self.switch(name)
+        if self.recorder is not None:
+            self.recorder.switch(name)
 
     def _leave(self) -> None:
         self.running.pop()
-        self.switch(self.running[-1])
+        if self.recorder is not None:
+            self.recorder.switch(self.running[-1])
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Record what a test depends on."""
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Iterator[None]:
+        """Record what a test depends on, and keep what is recorded after the last of a file."""
         shared = {
             _name_of(definitions[-1])
             for definitions in item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
@@ -238,6 +255,10 @@ class Session:
         self._enter(item.nodeid)
         yield
         self._leave()
+        file = _file_of(item.nodeid)
+        if self.recorder is not None and (nextitem is None or _file_of(nextitem.nodeid) != file):
+            self.recorder.keep(file, self.tests, self.failed)
+            self.tests, self.failed = {}, []
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
@@ -262,43 +283,177 @@ class Session:
             self.tests[report.nodeid]["seconds"] += report.duration
 
 
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
 def _name_of(fixture: Any) -> str:
     return f"fixture {fixture.baseid}::{fixture.argname}"
 
 
-def run_tests(tree: Path, words: list[str], chosen: list[str] | None, measured: Path | None) -> Any:
-    """Run tests of a copy of the checkout in this process; return what became of them."""
+Lines = dict[str, dict[str, int]]
+"""By test or shared fixture, for each mutated file: the number with a bit for each line it runs."""
+
+
+class Recorder:
+    """Records which lines of the mutated files each test, shared fixture and case executes.
+
+    Args:
+        folder: What is kept: a file for each file of tests, and what processes have executed since.
+        tree: Copy of the checkout whose tests run.
+    """
+
+    def __init__(self, folder: Path, tree: Path) -> None:
+        self.kept, self.processes = folder / "kept", folder / "processes"
+        for path in (self.kept, self.processes):
+            path.mkdir(parents=True, exist_ok=True)
+        self.tree = tree
+        self.included = [str(tree / part / "*") for part in PARTS if not part.endswith(".py")]
+        self.included += [str(tree / part) for part in PARTS if part.endswith(".py")]
+        self.coverage: Any = None
+
+    def start(self, name: str = "") -> None:
+        """Begin to record."""
+        # Imported by name: it is not a requirement of the tests.
+        self.coverage = importlib.import_module("coverage").Coverage(
+            data_file=None, include=self.included, config_file=False
+        )
+        self.coverage.start()
+        self.switch(name)
+
+    def switch(self, name: str) -> None:
+        """Record under another name from now on, in processes that start too."""
+        os.environ["MUTANT_TEST"] = name
+        self.coverage.switch_context(name)
+
+    def stop(self) -> Lines:
+        """Return what was executed since the start."""
+        self.coverage.stop()
+        data, lines = self.coverage.get_data(), Lines()
+        for path in data.measured_files():
+            file = str(Path(path).relative_to(self.tree))
+            for line, names in data.contexts_by_lineno(path).items():
+                for name in filter(None, names):
+                    of_name = lines.setdefault(name, {})
+                    of_name[file] = of_name.get(file, 0) | 1 << line
+        return lines
+
+    def has(self, file: str) -> bool:
+        """Return whether a file of tests is measured, as it is now."""
+        path = self._place(file)
+        return path.exists() and _read(path)["sha256"] == _sha256(self.tree / file)
+
+    def _place(self, file: str) -> Path:
+        return self.kept / f"{file.replace('/', '+')}.json"
+
+    def keep(self, file: str, tests: dict[str, Any], failed: list[str]) -> None:
+        """Keep what was executed since the file before, and go on."""
+        lines = self.stop()
+        for path in self.processes.glob("*.json"):
+            merge(lines, _read(path))
+            path.unlink()
+        self._write(self._place(file), {
+            "sha256": _sha256(self.tree / file), "commit": _commit(), "tests": tests,
+            "failed": failed, "lines": lines,
+        })  # fmt: skip
+        self.start()
+
+    def of_process(self, work: Callable[[], Any]) -> Any:
+        """Return the result of work in a process of its own, and leave what it executed."""
+        self.start(os.environ.get("MUTANT_TEST", ""))
+        try:
+            return work()
+        finally:
+            self._write(self.processes / f"{uuid.uuid4()}.json", self.stop())
+
+    @staticmethod
+    def _write(path: Path, content: Any) -> None:
+        path.with_suffix(".new").write_text(json.dumps(content), encoding="utf-8")
+        path.with_suffix(".new").rename(path)  # complete or not there
+
+
+def merge(lines: Lines, others: Lines) -> None:
+    """Add what was executed elsewhere."""
+    for name, files in others.items():
+        of_name = lines.setdefault(name, {})
+        for file, bits in files.items():
+            of_name[file] = of_name.get(file, 0) | bits
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@cache
+def _commit() -> str:
+    words = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout[:-1]
+
+
+def _enter_tree(tree: Path) -> None:
+    """Let this process import from a copy of the checkout."""
     os.chdir(tree)
     os.environ["PYTHONPATH"] = str(tree)
     sys.path[:] = [str(tree), *(each for each in sys.path if Path(each) not in (ROOT, HERE))]
     sys.path.insert(1, str(tree / "tests"))
-    _fork_servers(measured, tree)
-    coverage: Any = None
-    if measured is not None:
-        coverage = importlib.import_module("coverage").Coverage(
-            data_file=measured / "data", data_suffix=True, include=[f"{tree}/ampft/*"],
-            config_file=False,
-        )  # fmt: skip
-        coverage.start()
 
-    def switch(name: str) -> None:
-        os.environ["MUTANT_CONTEXT"] = name
-        if coverage is not None:
-            coverage.switch_context(name)
 
-    session = Session(chosen, switch)
+def run_tests(
+    tree: Path, words: list[str], chosen: list[str] | None, recorder: Recorder | None = None
+) -> list[str]:
+    """Run tests of a copy of the checkout in this process; return which ones fail."""
+    _enter_tree(tree)
+    _fork_servers(recorder)
+    if recorder is not None:
+        recorder.start()
+    session = Session(chosen, recorder)
     options = ["--push", "-n", "0", "-q", "-p", "no:cacheprovider", "--tb=short"]
     options += ["-W", "ignore:Module already imported"]  # hypothesis, by this process
     code = pytest.main([*options, f"--basetemp={tree.parent / 'base'}", *words], plugins=[session])
-    if coverage is not None:
-        coverage.stop()
-        coverage.save()
     if code not in (0, 1, 5) and not session.failed:
         session.failed.append(f"pytest ended with {int(code)}")
-    return {"tests": session.tests, "failed": session.failed}
+    return session.failed
 
 
-def _fork_servers(measured: Path | None, tree: Path) -> None:
+def run_cases(tree: Path, numbers: list[int], recorder: Recorder | None = None) -> list[str]:
+    """Run generated cases from a copy of the checkout; return the first that fails.
+
+    A recorder keeps what each of them executes, and all of them run.
+    """
+    _enter_tree(tree)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would be missing in a copy
+    for name in ("ampft.cli", "ampft.runs.run", "ampft.runs.prepare"):
+        importlib.import_module(name)
+    one: Any
+    plan: Any
+    product: Any
+    one, plan, product = (
+        importlib.import_module(f"oracle.{name}") for name in ("one", "plan", "product")
+    )
+    if recorder is not None:
+        forked = product.forked
+        product.forked = lambda work: forked(lambda: recorder.of_process(work))
+    tests, failed = {}, []
+    for number, case in enumerate(itertools.islice(plan.cases(0), CASES)):
+        if number in numbers:
+            name = f"{CASE}{number}"
+            os.environ["MUTANT_TEST"] = name
+            result = one.run_case(case, tree.parent / "case")
+            tests[name] = {"fixtures": [], "seconds": result.seconds}
+            failed += [name] if result.found else []
+            if failed and recorder is None:
+                break
+    if recorder is not None:
+        recorder.start()
+        recorder.keep("tests/oracle/plan.py", tests, failed)
+    return failed
+
+
+def _fork_servers(recorder: Recorder | None) -> None:
     """Let the server of warm processes be a copy of this process, as it is now, when needed."""
     warm_processes: Any = importlib.import_module("warm_processes")
     reading, writing = os.pipe()
@@ -308,8 +463,9 @@ def _fork_servers(measured: Path | None, tree: Path) -> None:
         with os.fdopen(reading) as pipe:
             address = pipe.readline().strip()
         if address:
-            if measured is not None:
-                _cover_processes(warm_processes, measured, tree)
+            if recorder is not None:
+                run = warm_processes._exit_code
+                warm_processes._exit_code = lambda words: recorder.of_process(lambda: run(words))
             warm_processes.serve(address, owner)
         os._exit(0)
     os.close(reading)
@@ -323,25 +479,6 @@ def _fork_servers(measured: Path | None, tree: Path) -> None:
         return Server()
 
     warm_processes.start_server = start
-
-
-def _cover_processes(warm_processes: Any, measured: Path, tree: Path) -> None:
-    """Record what the processes of a server execute, under the name of the test."""
-    run = warm_processes._exit_code
-
-    def covered(words: list[str]) -> int:
-        coverage = importlib.import_module("coverage").Coverage(
-            data_file=measured / "data", data_suffix=True, include=[f"{tree}/ampft/*"],
-            config_file=False, context=os.environ.get("MUTANT_CONTEXT", ""),
-        )  # fmt: skip
-        coverage.start()
-        try:
-            return int(run(words))
-        finally:
-            coverage.stop()
-            coverage.save()
-
-    warm_processes._exit_code = covered
 
 
 def in_a_copy(folder: Path, work: Callable[[], Any], seconds: float) -> Any:
@@ -377,39 +514,59 @@ def in_a_copy(folder: Path, work: Callable[[], Any], seconds: float) -> Any:
             return None
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what it left behind
-    return json.loads(result.read_text()) if result.exists() else {"failed": ["no result"]}
+    return json.loads(result.read_text()) if result.exists() else ["no result"]
 
 
 class Covered:
     """Which tests execute which lines, how long they take, and which fail anyway."""
 
     def __init__(self, folder: Path) -> None:
-        read = json.loads((folder / "tests.json").read_text(encoding="utf-8"))
-        self.tree, self.tests = read["tree"], read["tests"]
-        self.failed = set(read["failed"])
-        # Imported by name: it is not a requirement of the tests.
-        self.data = importlib.import_module("coverage").CoverageData(str(folder / "data"))
-        self.data.read()
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.failed: set[str] = set()
+        self.lines: list[tuple[str, Lines]] = []  # Each with the commit of the numbers of lines.
+        for path in sorted((folder / "kept").glob("*.json")):
+            kept = _read(path)
+            self.tests |= kept["tests"]
+            self.failed |= set(kept["failed"])
+            self.lines.append((kept["commit"], kept["lines"]))
         self.users: dict[str, list[str]] = {}
         for name, test in self.tests.items():
             for fixture in test["fixtures"]:
                 self.users.setdefault(fixture, []).append(name)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that execute a mutant, those of its part first, then the quickest."""
-        by_line = self.data.contexts_by_lineno(f"{self.tree}/{mutant.file}")
+        """Return the tests that execute a mutant: quick ones of its part first, of many files."""
         names: set[str] = set()
         for first, last in _places_around(mutant):
-            for line in range(first, last + 1):
-                for context in by_line.get(line, ()):
-                    names.update(self.users.get(context, [context]))
+            for commit, lines in self.lines:
+                then = lines_then(commit, mutant.file)
+                wanted = sum(1 << then[line] for line in range(first, last + 1) if line in then)
+                for name, files in lines.items():
+                    if files.get(mutant.file, 0) & wanted:
+                        names.update(self.users.get(name, [name]))
             names &= self.tests.keys() - self.failed
             if names:
                 break
         part = next(tests for part, tests in PARTS.items() if mutant.file.startswith(part))
-        return sorted(
-            names, key=lambda n: (self.tests[n]["seconds"] * (1 if n.startswith(part) else 3), n)
-        )
+        counts: dict[str, int] = {}
+        places = {}
+        for name in sorted(names, key=lambda name: (self.tests[name]["seconds"], name)):
+            file = _file_of(name)
+            counts[file] = counts.get(file, 0) + 1
+            distance = 1 if name.startswith(part) else 3
+            places[name] = (self.tests[name]["seconds"] + 0.05) * distance * counts[file]
+        return sorted(names, key=lambda name: (places[name], name))
+
+
+@cache
+def lines_then(commit: str, file: str) -> dict[int, int]:
+    """Return which number the lines of a file had in a commit."""
+    words = ["git", "show", f"{commit}:{file}"]
+    shown = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    now = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    matcher = difflib.SequenceMatcher(None, shown.splitlines(), now, autojunk=False)
+    blocks = matcher.get_matching_blocks()
+    return {b + i + 1: a + i + 1 for a, b, size in blocks for i in range(size)}
 
 
 def _places_around(mutant: Mutant) -> Iterator[tuple[int, int]]:
@@ -434,26 +591,30 @@ def _places_around(mutant: Mutant) -> Iterator[tuple[int, int]]:
 
 
 def measure(folder: Path) -> None:
-    """Run all tests of a push once, and record what each of them executes."""
-    folder.mkdir(parents=True)
-    tree = copied_commit(folder / "tree")
-    made = in_a_copy(folder, lambda: run_tests(tree, [], None, folder), 4 * 3600)
-    coverage = importlib.import_module("coverage").Coverage(
-        data_file=folder / "data", config_file=False
-    )
-    coverage.combine([str(folder)])
-    coverage.save()
-    (folder / "tests.json").write_text(json.dumps({"tree": str(tree), **made}), encoding="utf-8")
+    """Run what is not measured yet of the tests of a push, and keep what each of them executes."""
+    with tempfile.TemporaryDirectory() as name:
+        tree = copied_commit(Path(name, "tree"))
+        recorder = Recorder(folder, tree)
+        in_a_copy(folder, lambda: run_tests(tree, [], None, recorder), 4 * 3600)
+        if not recorder.has("tests/oracle/plan.py"):
+            in_a_copy(folder, lambda: run_cases(tree, [*range(CASES)], recorder), 3600)
 
 
-def first_failure(tree: Path, tests: list[str], words: list[str], seconds: float) -> str | None:
-    """Return the first test that fails in a copy of the checkout; None if all pass."""
-    made = in_a_copy(
-        tree.parent, lambda: run_tests(tree, ["-x", *words], tests, None), 60 + 4 * seconds
-    )
-    if made is None:
-        return "takes too long"
-    return made["failed"][0] if made["failed"] else None
+def first_failure(tree: Path, names: list[str], seconds: float) -> str | None:
+    """Return the first test or case that fails in a copy of the checkout; None if all pass."""
+    tests = [name for name in names if not name.startswith(CASE)]
+    files = sorted({_file_of(name) for name in tests})
+    cases = [int(name.removeprefix(CASE)) for name in names if name.startswith(CASE)]
+    for wanted, work in (
+        (tests, lambda: run_tests(tree, ["-x", *files], tests)),
+        (cases, lambda: run_cases(tree, cases)),
+    ):
+        failed = in_a_copy(tree.parent, work, 60 + 4 * seconds) if wanted else []
+        if failed is None:
+            return "takes too long"
+        if failed:
+            return str(failed[0])
+    return None
 
 
 class Judge:
@@ -464,42 +625,38 @@ class Judge:
         self.tree, self.covered = copied_commit(folder / "tree"), covered
         self.passes: dict[str, bool] = {}
 
-    def outcome(self, mutant: Mutant, seconds: float, *, cases: bool = False) -> dict[str, Any]:
+    def outcome(self, mutant: Mutant, seconds: float) -> dict[str, Any]:
         """Plant a mutant, and return whether a test that passes without it kills it."""
+        start = time.perf_counter()
         every = self.covered.tests_of(mutant)
         tests: list[str] = []
         total = 0.0
         for name in every:
+            if tests and total + self.covered.tests[name]["seconds"] > seconds:
+                continue
             total += self.covered.tests[name]["seconds"]
-            if tests and total > seconds:
-                break
             tests.append(name)
         path = self.tree / mutant.file
         source = path.read_bytes()
+        assert source == (ROOT / mutant.file).read_bytes(), (
+            "commit first: the last commit is judged"
+        )
         path.write_bytes(mutant.planted(source))
         self._forget(path)
         try:
-            killed_by = None
-            if tests:
-                files = sorted({name.partition("::")[0] for name in tests})
-                killed_by = first_failure(self.tree, tests, files, min(total, seconds))
-            if killed_by is None and cases:
-                chosen = ["tests/oracle/test_oracle.py", "-k", "drawn", "--cases", "25"]
-                killed_by = first_failure(self.tree, [CASES], [*chosen, "--push"], 300)
+            killed_by = first_failure(self.tree, tests, min(total, seconds)) if tests else None
         finally:
             path.write_bytes(source)
             self._forget(path)
-        fails = killed_by is not None and "::" in killed_by and not self._passes(killed_by)
-        counts = {"executed by": len(every), "tried": len(tests), "cases": cases}
+        fails = killed_by in self.covered.tests and not self._passes(str(killed_by))
+        took = round(time.perf_counter() - start, 1)
+        counts = {"executed by": len(every), "tried": len(tests), "seconds": took}
         return {**asdict(mutant), **counts, "fails without it": fails, "killed by": killed_by}
 
     def _passes(self, test: str) -> bool:
         """Return whether a test passes without a mutant."""
-        if test == CASES:
-            return True
         if test not in self.passes:
-            file = test.partition("::")[0]
-            self.passes[test] = first_failure(self.tree, [test], [file], 300) is None
+            self.passes[test] = first_failure(self.tree, [test], 300) is None
         return self.passes[test]
 
     @staticmethod
@@ -515,9 +672,10 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=300, help="number of mutants")
     parser.add_argument("--seed", type=int, default=0, help="seed that draws them")
     parser.add_argument("--seconds", type=float, default=30, help="for the tests of one mutant")
-    parser.add_argument("--again", action="store_true", help="try survivors with all tests")
+    parser.add_argument("--again", type=float, help="try survivors for this many seconds")
     parser.add_argument("--part", default="1/1", help="K/N: only mutants K, K + N, ...")
-    parser.add_argument("--coverage", type=Path, help="folder of what each test executes")
+    parser.add_argument("--coverage", type=Path, required=True, help="folder of what tests execute")
+    parser.add_argument("--measured", action="store_true", help="measure no more of it")
     given = parser.parse_args()
     source = provenance()
     number, parts = map(int, given.part.split("/"))
@@ -528,16 +686,16 @@ def main() -> None:
         if (before["seed"], before["provenance"]["commit"]) == (given.seed, source["commit"]):
             lines = before["mutants"]
     warm()
+    folder = given.coverage.resolve()
+    if not given.measured:
+        measure(folder)
     with tempfile.TemporaryDirectory() as name:
-        measured = given.coverage or Path(name, "coverage")
-        if not measured.exists():
-            measure(measured)
-        judge = Judge(Path(name, "judge"), Covered(measured))
+        judge = Judge(Path(name, "judge"), Covered(folder))
         for index, mutant in enumerate(mutants_):
             if index == len(lines):
                 lines.append(judge.outcome(mutant, given.seconds))
-            elif given.again and lines[index]["killed by"] is None and not lines[index]["cases"]:
-                lines[index] = judge.outcome(mutant, 20 * given.seconds, cases=True)
+            elif given.again and lines[index]["killed by"] is None:
+                lines[index] = judge.outcome(mutant, given.again)
             else:
                 continue
             print(json.dumps(lines[index]), flush=True)
