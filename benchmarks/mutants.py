@@ -27,6 +27,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,6 +73,7 @@ IMPORTED = (
 )
 CASE = "generated case "  # Followed by its number; `.ci/run` runs the first ones of seed 0.
 CASES = 25
+NOTHING = ["no result"]  # of a process that was ended
 TICK = 0.1  # Seconds between two looks at a process.
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
@@ -251,11 +253,13 @@ class Session:
             for definitions in item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
             if definitions[-1].scope != "function"
         }
+        file = _file_of(item.nodeid)
+        if self.recorder is not None and not self.tests:
+            self.recorder.enter(file)
         self.tests[item.nodeid] = {"fixtures": sorted(shared), "seconds": 0.0}
         self._enter(item.nodeid)
         yield
         self._leave()
-        file = _file_of(item.nodeid)
         if self.recorder is not None and (nextitem is None or _file_of(nextitem.nodeid) != file):
             self.recorder.keep(file, self.tests, self.failed)
             self.tests, self.failed = {}, []
@@ -326,6 +330,16 @@ class Recorder:
         os.environ["MUTANT_TEST"] = name
         self.coverage.switch_context(name)
 
+    def enter(self, file: str) -> None:
+        """Remember which file of tests runs."""
+        (self.processes.parent / "running").write_text(file)
+
+    def skip(self) -> str:
+        """Leave out the file whose tests ended the process; return it."""
+        file = (self.processes.parent / "running").read_text()
+        self._keep(file, {}, [], Lines())
+        return file
+
     def stop(self) -> Lines:
         """Return what was executed since the start."""
         self.coverage.stop()
@@ -352,11 +366,14 @@ class Recorder:
         for path in self.processes.glob("*.json"):
             merge(lines, _read(path))
             path.unlink()
+        self._keep(file, tests, failed, lines)
+        self.start()
+
+    def _keep(self, file: str, tests: dict[str, Any], failed: list[str], lines: Lines) -> None:
         self._write(self._place(file), {
             "sha256": _sha256(self.tree / file), "commit": _commit(), "tests": tests,
             "failed": failed, "lines": lines,
         })  # fmt: skip
-        self.start()
 
     def of_process(self, work: Callable[[], Any]) -> Any:
         """Return the result of work in a process of its own, and leave what it executed."""
@@ -514,7 +531,7 @@ def in_a_copy(folder: Path, work: Callable[[], Any], seconds: float) -> Any:
             return None
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what it left behind
-    return json.loads(result.read_text()) if result.exists() else ["no result"]
+    return json.loads(result.read_text()) if result.exists() else NOTHING
 
 
 class Covered:
@@ -595,7 +612,10 @@ def measure(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         tree = copied_commit(Path(name, "tree"))
         recorder = Recorder(folder, tree)
-        in_a_copy(folder, lambda: run_tests(tree, [], None, recorder), 4 * 3600)
+        while in_a_copy(folder, lambda: run_tests(tree, [], None, recorder), 4 * 3600) == NOTHING:
+            file = recorder.skip()
+            print(f"{file} ended the process: its tests are not counted", flush=True)
+            shutil.copy(folder / "log", folder / f"{file.replace('/', '+')}.log")
         if not recorder.has("tests/oracle/plan.py"):
             in_a_copy(folder, lambda: run_cases(tree, [*range(CASES)], recorder), 3600)
 

@@ -97,6 +97,11 @@ def draw(case: Case, folder: Path) -> Drawn:
     return drawn
 
 
+def more_rows(case: Case, count: int, random_: random.Random) -> list[Row]:
+    """Return rows that are in no split."""
+    return _rows(case, "test", count, random_)
+
+
 def _rows(case: Case, split: str, count: int, random_: random.Random) -> list[Row]:
     traits, is_test = case.traits, split == "test"
     if "one_row" in traits and is_test:

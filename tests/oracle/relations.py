@@ -10,6 +10,7 @@ from typing import Any
 
 from oracle import product
 from oracle.cases import Case, Disagreement, Settings, compare
+from oracle.compared import on_a_file
 from oracle.draw import MEDIA, Drawn, write
 from oracle.read import kept_rows
 
@@ -234,6 +235,7 @@ RELATIONS: dict[str, Callable[[Trained, list[object], Settings], list[Disagreeme
     "evaluate only": evaluate_only,
     "classifier": classifier,
     "compared": compared,
+    "on a file": on_a_file,
 }
 
 
