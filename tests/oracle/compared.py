@@ -183,11 +183,8 @@ def _check_told(arm: dict[str, Any], told: str) -> list[Disagreement]:
         found += compare(f"on a file: {way} beyond chance", start in told, bool(names))
         for name in names:
             found += compare(f"on a file: told {way}: {name}", f"{name} (" in sentence, True)
-        found += compare(
-            f"on a file: told {way}",
-            sentence.count(" points)") + bool(names),
-            len(names) + 1 if names else 0,
-        )
+        count = sentence.count(" points)") + bool(sentence)  # the last one is cut off
+        found += compare(f"on a file: changes told as {way}", count, len(names))
     return found
 
 
