@@ -49,7 +49,8 @@ def summed_cross_entropy(
         label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy. Not with label smoothing.
         ignore_index: Label of what does not count.
-        weights: (m, ...) factors of the losses, besides those of the classes; None for 1.
+        weights: (m,) or (m, ...) factors of the losses of the examples or of each label, besides
+            those of the classes; None for 1.
 
     Returns:
         A float32 scalar; float64 for float64 logits.
@@ -82,11 +83,20 @@ def summed_cross_entropy(
 
 
 def weighted_sum(losses: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the sum of (m, ...) losses, each times the weight of its example if (m,) are given."""
+    """Return the sum of (m, ...) losses times (m,) weights of the examples, or of their own shape.
+
+    Raises:
+        ValueError: The weights have another shape, which torch would broadcast.
+    """
     if weights is None:
         return losses.sum()
-    factors = weights.to(losses.dtype).reshape(-1, *[1] * (losses.ndim - 1))
-    return (losses * factors).sum()
+    if weights.shape not in (losses.shape, losses.shape[:1]):
+        raise ValueError(
+            f"weights {tuple(weights.shape)} must have one weight per example, or per loss: shape "
+            f"({len(losses)},) or {tuple(losses.shape)}"
+        )
+    extra = [1] * (losses.ndim - weights.ndim)
+    return (losses * weights.to(losses.dtype).reshape(*weights.shape, *extra)).sum()
 
 
 def _focal_losses(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from ampft.data.dataset import ClassificationData
 from ampft.kinds.logits import LABEL_WEIGHTS, model_inputs
 from ampft.labels.multi_label import MultiLabel
+from ampft.tasks.loss import summed_cross_entropy
 from ampft.tasks.single_label import SingleLabel
 from ampft.tasks.task import make_task
 
@@ -112,3 +113,18 @@ def test_an_effective_batch_without_weight_changes_nothing(tiny_bert):
     for step, has_weight in zip(steps, counts, strict=True):
         assert bool(step.gradient.abs().sum() > 0) == has_weight
         assert torch.isfinite(step.gradient).all()
+
+
+@pytest.mark.parametrize("examples", [1, 4])
+def test_a_weight_of_each_label_multiplies_its_loss(examples):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(examples, 3, 6, generator=generator)
+    labels = torch.arange(6).expand(examples, 6) % 3
+    weights = torch.rand(examples, 6, generator=generator)
+    losses = functional.cross_entropy(logits, labels, reduction="none")
+    of_labels = summed_cross_entropy(logits, labels, weights=weights)
+    torch.testing.assert_close(of_labels, (losses * weights).sum())
+    of_examples = summed_cross_entropy(logits, labels, weights=weights[:, 0])
+    torch.testing.assert_close(of_examples, (losses.sum(1) * weights[:, 0]).sum())
+    with pytest.raises(ValueError, match="one weight per example, or per loss"):
+        summed_cross_entropy(logits, labels, weights=weights[:, :1])

@@ -249,6 +249,8 @@ def predict_file(
     """`ampft predict` on the test file."""
     output = folder / f"predicted.{ending}"
     words = ["--model", run.folder, drawn.files["test"], "--output_file", output]
+    if "sheet_name" in case.settings:
+        words += ["--sheet_name", case.settings["sheet_name"]]
     if case.settings.get("drop_missing_text"):
         return []
     done = command("predict", *words)

@@ -60,7 +60,7 @@ class Drawn:
         """Return the flags of a training that say where the model and the data are."""
         words = ["--model_name_or_path", str(self.model)]
         for split, path in self.files.items():
-            if split != "test" or path != self.files["train"]:
+            if split == "train" or path != self.files["train"]:
                 words += [f"--{split}_file", str(path)]
         column = {"picture": "image_column_name", "sound": "audio_column_name"}
         words += [f"--{column.get(self.texts[0], 'text_column_names')}", ",".join(self.texts)]
@@ -82,8 +82,8 @@ def draw(case: Case, folder: Path) -> Drawn:
         if case.task in MEDIA:
             media.write_files(case, folder, split, rows[split])
         write(files[split], rows[split], "crlf" in case.traits, case.settings)
-    if "folds" in case.settings:  # the test rows are among those of the training file
-        files["test"], rows["test"] = files["train"], rows["train"]
+    for split in held_out(case):
+        files[split], rows[split] = files["train"], rows["train"]
     # Imported late: it needs the rows that this module draws.
     from oracle.read import choice, label_names, named_rows
 
@@ -95,6 +95,14 @@ def draw(case: Case, folder: Path) -> Drawn:
     else:
         save_model(case, names, drawn.model)
     return drawn
+
+
+def held_out(case: Case) -> list[str]:
+    """Return the splits whose rows are among those of the training file."""
+    if case.relation == "unfit":
+        return []
+    names = {"folds": "test", "validation_fraction": "validation", "test_fraction": "test"}
+    return [split for name, split in names.items() if name in case.settings]
 
 
 def more_rows(case: Case, count: int, random_: random.Random) -> list[Row]:
@@ -221,11 +229,14 @@ def write(
         from openpyxl import Workbook
 
         book = Workbook()
-        book.active.append(list(rows[0]))
+        sheet = book.active
+        if name := settings.get("sheet_name"):
+            sheet.append(["text", "label"])
+            sheet.append(["rows of another sheet", "unknown"])
+            sheet = book.create_sheet(name)
+        sheet.append(list(rows[0]))
         for row in rows:
-            book.active.append(
-                [_cell(v, separator) if v is not None else None for v in row.values()]
-            )
+            sheet.append([_cell(v, separator) if v is not None else None for v in row.values()])
         book.save(path)
     elif ending == ".jsonl":
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]

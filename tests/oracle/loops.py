@@ -28,7 +28,7 @@ from oracle.train import order_of_examples
 CLASSES = 3
 # All that a loop consists of, with the values that are drawn; the first one is the default.
 VALUES: dict[str, list[Any]] = {
-    "model": ["mlp", "norm", "convolution", "words"],
+    "model": ["mlp", "norm", "convolution", "words", "adapters"],
     "loss": ["cross", "class weights", "smooth", "focal", "soft", "binary", "positive weights",
              "squared", "huber"],
     "optimizer": ["sgd", "momentum", "nesterov", "adam", "adamw", "amsgrad", "rmsprop", "adagrad",
@@ -64,6 +64,7 @@ def conflict(s: Mapping[str, Any]) -> bool:
         (every and schedule in (None, "own", "plateau"))
         or (schedule == "plateau" and not s.get("validations"))
         or (s.get("model") == "words" and s.get("loss", "cross") not in ("cross", "smooth"))
+        or (s.get("model") == "adapters" and s.get("frozen"))  # the rest is frozen already
         or (s.get("early_stopping_patience") and not s.get("validations"))
         or (s.get("load_best_model_at_end") is False and not s.get("validations"))
         or (s.get("dataloader_num_workers") and s.get("processes", 1) > 1)
@@ -94,6 +95,10 @@ def made_model(case: Case) -> nn.Module:
     else:
         middle = [nn.LayerNorm(12)] if kind == "norm" else []
         model = nn.Sequential(nn.Linear(16, 12), *middle, nn.Tanh(), nn.Linear(12, CLASSES))
+        if kind == "adapters":
+            from peft import LoraConfig, get_peft_model
+
+            return get_peft_model(model, LoraConfig(r=2, lora_alpha=6, target_modules=["0", "2"]))
     if case.settings.get("frozen"):
         for parameter in model[1 if kind == "convolution" else 0].parameters():
             parameter.requires_grad_(False)
@@ -140,8 +145,9 @@ def product_loss(case: Case, model: nn.Module, batch: Any) -> Any:
         smoothing = 0.1 if kind == "smooth" else 0.0
         count: Any = (y >= 0).sum()
         if weights is not None:
-            weights = weights[:, None].expand(y.shape)
-            count = (weights * (y >= 0)).sum()
+            of_words = weights[:, None].expand(y.shape)
+            count = (of_words * (y >= 0)).sum()
+            weights = of_words if case.seed % 2 else weights
         return ampft.summed_cross_entropy(
             outputs, y, label_smoothing=smoothing, weights=weights
         ), count

@@ -72,14 +72,13 @@ FLAGS: dict[str, Flag] = {
     "augment": _not(_MEDIA), "max_length_seconds": _not(_MEDIA), "image_size": _not(_MEDIA),
     "multi_scale": _not(_MEDIA), "ignore_index": _not(_MEDIA),
     "image_column_name": _not(_NAMES), "audio_column_name": _not(_NAMES),
-    "class_names_file": _not(_MEDIA), "validation_fraction": _not(_SPLITS),
-    "test_fraction": _not(_SPLITS), "leave_out_test": _not(_SPLITS), "remove_splits": _not(_SPLITS),
+    "class_names_file": _not(_MEDIA),
+    "leave_out_test": _not(_SPLITS), "remove_splits": _not(_SPLITS),
     "train_split_name": _not(_NAMES), "validation_split_name": _not(_NAMES),
     "test_split_name": _not(_NAMES), "model_name_or_path": _not(_NAMES),
     "dataset_name": _not(_NAMES), "train_file": _not(_NAMES), "validation_file": _not(_NAMES),
     "test_file": _not(_NAMES), "text_column_names": _not(_NAMES),
     "label_column_name": _not(_NAMES), "task": _not(_NAMES), "output_dir": _not(_NAMES),
-    "sheet_name": _not("workbooks are drawn with one sheet; tests/data/test_workbooks.py"),
     "processor_name": _not("names the tokenizer in the folder of the model"),
     "text_units": _not("is of files of words that the predictions divide; tests/words"),
     "pooling": _not("adds a layer; tests/models/test_mean_pooling.py"),
@@ -98,7 +97,6 @@ FLAGS: dict[str, Flag] = {
     "max_drawn_samples": _not(_SPLITS),
     "label_corrections": _not("needs a file of corrections; tests/checks"),
     "evaluate_only": _not("is a relation: a finished run is evaluated again"),
-    "text_column_delimiter": _not("joins columns that are drawn one by one; tests/doors"),
     "cpu_threads": _not("is 1 in every case"),
     # What the weights after each step depend on.
     "learning_rate": Flag(TRAIN, (2e-3, 5e-4)),
@@ -141,6 +139,10 @@ FLAGS: dict[str, Flag] = {
     # What the rows are.
     "max_train_samples": Flag(READ, (8,), (*CLASSES, "regression")),
     "max_eval_samples": Flag(READ, (5,), TEXTS), "max_predict_samples": Flag(READ, (5,), TEXTS),
+    "validation_fraction": Flag(READ, (0.25, 0.4), (*CLASSES, "regression", "multi-label")),
+    "test_fraction": Flag(READ, (0.3,), (*CLASSES, "regression", "multi-label")),
+    "text_column_delimiter": Flag(READ, (" / ",), ("pairs",)),
+    "sheet_name": Flag(READ, ("rows",)),
     "folds": Flag(READ, (3,), (*CLASSES, "regression")),
     "fold": Flag(READ, (2, 3), (*CLASSES, "regression")),
     "data_seed": Flag(READ, (5,), (*CLASSES, "regression")),
@@ -213,7 +215,10 @@ RARE = {
 
 # Settings that a run cannot be continued with, if they differ.
 CHANGES = {"learning_rate": 3e-3, "seed": 3, "weight_decay": 0.25, "lr_scheduler_type": "cosine",
-           "max_grad_norm": 0.5, "max_seq_length": 16, "num_train_epochs": 3}  # fmt: skip
+           "max_grad_norm": 0.5, "max_seq_length": 16, "num_train_epochs": 3,
+           "adam_beta2": 0.5, "ema_decay": 0.5, "eval_steps": 3, "warmup_ratio": 0.3,
+           "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3,
+           "history_csv": True, "use_cpu": True}  # fmt: skip
 
 
 PLAIN_LAYERS = ("albert", "mpnet")  # that transformers cannot compute again
@@ -317,6 +322,10 @@ def undecided(task: str, family: str, s: Mapping[str, Any]) -> bool:
         or ("label_order" in s and "class_weights" in s)
         or ("folds" in s and {"inspect_data", "abstain", *LIMITS.values()} & set(s))
         or ("inspect_data" in s and "max_train_samples" in s)
+        or (
+            "validation_fraction" in s
+            and {"folds", "inspect_data", "abstain", *LIMITS.values()} & set(s)
+        )
         or ("abstain" in s and "max_eval_samples" in s)
         or ("warmup_ratio" in s and "num_warmup_steps" in s)
     )
@@ -471,29 +480,23 @@ def pairs_in(task: str, row: Mapping[str, Any]) -> set[Pair]:
     return {(a, index[a], b, index[b]) for a, b in itertools.combinations(sorted(index), 2)}
 
 
+NEEDS: dict[str, tuple[str, Any]] = {
+    "fold": ("folds", 3), "stride": ("long_text", "windows"),
+    "positive_label": ("tune_thresholds", "f1"), "test_fraction": ("validation_fraction", 0.25),
+    **dict.fromkeys(OF_ADAPTERS, ("lora_r", 2)),
+    "encoding": ("format", "csv"), "label_separator": ("format", "csv"),
+    "sheet_name": ("format", "xlsx"), "pad_to_multiple_of": ("padding", True),
+    "weighted_metrics": ("weight_column", "importance"),
+    "checkpoint_total_limit": ("checkpointing_steps", "2"),
+    "async_checkpoints": ("checkpointing_steps", "2"),
+}  # fmt: skip
+
+
 def _needs(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what values of a row need to have an effect."""
-    needs: dict[str, Any] = {}
-    if row.get("fold"):
-        needs["folds"] = 3
-    if row.get("data_seed"):
+    needs = dict(need for name, need in NEEDS.items() if row.get(name) is not None)
+    if row.get("data_seed") and not row.get("folds") and not row.get("validation_fraction"):
         needs["max_eval_samples"] = 5
-    if row.get("stride") is not None:
-        needs["long_text"] = "windows"
-    if row.get("positive_label"):
-        needs["tune_thresholds"] = "f1"
-    if any(row.get(name) is not None for name in OF_ADAPTERS):
-        needs["lora_r"] = 2
-    if row.get("encoding"):
-        needs["format"] = "csv"
-    if row.get("label_separator"):
-        needs["format"] = "csv"
-    if row.get("pad_to_multiple_of"):
-        needs["padding"] = True
-    if row.get("weighted_metrics"):
-        needs["weight_column"] = "importance"
-    if row.get("checkpoint_total_limit") or row.get("async_checkpoints"):
-        needs["checkpointing_steps"] = "2"
     return needs
 
 
@@ -580,7 +583,7 @@ def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case
         if "," in str(settings.get("class_weights")):
             settings["class_weights"] = "balanced"
     rows = (random_.randint(9, 22), random_.randint(6, 12), random_.randint(6, 12))
-    if "folds" in settings:
+    if {"folds", "validation_fraction"} & set(settings):
         rows = (3 * rows[0], rows[1], rows[2])
     if "abstain" in settings:
         rows = (rows[0], 50, rows[2])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oracle.cases import Case, Disagreement, compare
-from oracle.draw import MEDIA, Drawn, Row
+from oracle.draw import MEDIA, Drawn, Row, held_out
 from oracle.product import RunFolder
 
 Kept = list[tuple[int, Row]]
@@ -54,6 +54,8 @@ def text_of(case: Case, drawn: Drawn, row: Row) -> Any:
     if columns := case.settings.get("feature_columns"):
         cells = [f"{name}: {_cell_text(row[name])}." for name in columns.split(",")]
         parts[0] = f"{' '.join(cells)} {parts[0]}"
+    if (delimiter := case.settings.get("text_column_delimiter")) is not None:
+        return delimiter.join(parts)
     return tuple(parts) if len(parts) > 1 else parts[0]
 
 
@@ -95,12 +97,12 @@ def choice(case: Case, drawn: Drawn) -> dict[str, list[int]] | None:
 
     The order is that of the file. `check_choice` says whether the choice is as documented.
     """
-    if not {*LIMITS.values(), "folds"} & set(case.settings):
+    if not set(LIMITS.values()) & set(case.settings) and not held_out(case):
         return None
     import ampft
     from oracle.product import flags
 
-    names = ("data_seed", "fold", "folds", *LIMITS.values(), *OF_ROWS)
+    names = ("data_seed", "fold", "folds", *FRACTIONS.values(), *LIMITS.values(), *OF_ROWS)
     settings = {name: case.settings[name] for name in names if name in case.settings}
     task = [] if case.task in ("text", "pairs", *MEDIA) else ["--task", case.task]
     words = [*drawn.words(), *task, "--output_dir", "none", *flags(settings)]
@@ -119,7 +121,9 @@ def choice(case: Case, drawn: Drawn) -> dict[str, list[int]] | None:
 
 # Settings that say which rows there are, and where each is.
 OF_ROWS = ("drop_missing_text", "drop_missing_labels", "ignore_label", "group_column", "encoding",
-           "label_separator", "label_order", "feature_columns")  # fmt: skip
+           "label_separator", "label_order", "feature_columns", "text_column_delimiter",
+           "sheet_name")  # fmt: skip
+FRACTIONS = {"validation": "validation_fraction", "test": "test_fraction"}
 PLACES = ("ampft_line", "ampft_row")
 
 
@@ -132,6 +136,8 @@ def check_choice(case: Case, drawn: Drawn) -> list[Disagreement]:
         found += compare(f"order of the rows of {split}", ids, sorted(set(ids)))
     if "folds" in case.settings:
         return found + _check_folds(case, every, drawn.chosen)
+    if held_out(case):
+        return found + _check_held_out(case, every, drawn.chosen)
     for split, flag in LIMITS.items():
         rows = dict(kept_rows(case, every, split))
         ids, most = drawn.chosen[split], case.settings.get(flag, len(rows))
@@ -168,6 +174,41 @@ def _check_folds(case: Case, every: Drawn, own: Mapping[str, list[int]]) -> list
                 of = [{_key(case, every, rows[index], key) for index in part} for part in inside]
                 found += compare(f"{key} in two parts of fold {fold}", sorted(of[0] & of[1]), [])
     return found + compare("rows of all folds", sorted(tested), sorted(rows))
+
+
+def _check_held_out(case: Case, every: Drawn, own: Mapping[str, list[int]]) -> list[Disagreement]:
+    """Each row is in one part, rows that belong together in the same, and classes are divided."""
+    rows, found = dict(kept_rows(case, every, "train")), []
+    parts = {split: own[split] for split in ("train", *held_out(case))}
+    found += compare(
+        "rows of all parts",
+        sorted(index for part in parts.values() for index in part),
+        sorted(rows),
+    )
+    keys = ["inputs", *([case.settings["group_column"]] if "group_column" in case.settings else [])]
+    for key in keys:
+        seen: dict[str, set[str]] = {}
+        for split, part in parts.items():
+            for index in part:
+                seen.setdefault(_key(case, every, rows[index], key), set()).add(split)
+        split_up = sorted(name for name, splits in seen.items() if len(splits) > 1)
+        found += compare(f"{key} in two parts", split_up, [])
+    together = {_key(case, every, row, "inputs") for row in rows.values()}
+    if len(together) == len(rows) and "group_column" not in case.settings:
+        for split in held_out(case):
+            count = round(case.settings[FRACTIONS[split]] * len(rows))
+            if case.task in ("text", "pairs", "ordinal"):  # a class keeps a row for training
+                sizes = Counter(str(row["label"]) for row in rows.values())
+                count = min(count, sum(sizes.values()) - len(sizes))
+                for label, size in sizes.items():
+                    got = sum(str(rows[index]["label"]) == label for index in parts[split])
+                    share = case.settings[FRACTIONS[split]] * size
+                    if got > share + 1 or (got < share - 1 and got < size - 2):
+                        found.append(Disagreement(f"rows of {label} in {split}", got, share))
+                kept = {str(rows[index]["label"]) for index in parts["train"]}
+                found += compare("classes for training", sorted(kept), sorted(sizes))
+            found += compare(f"rows of {split}", len(parts[split]), count)
+    return found
 
 
 def _key(case: Case, drawn: Drawn, row: Row, of: str) -> str:
@@ -243,6 +284,8 @@ def check(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:
         expected = text_of(case, drawn, row)
         if case.task in MEDIA:
             continue
+        if "text_column_delimiter" in case.settings:
+            expected = tuple(row[column] for column in drawn.texts)
         for column, text in zip(
             drawn.texts, expected if isinstance(expected, tuple) else [expected], strict=True
         ):

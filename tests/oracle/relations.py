@@ -11,8 +11,10 @@ from typing import Any
 from oracle import product
 from oracle.cases import Case, Disagreement, Settings, compare
 from oracle.compared import on_a_file
-from oracle.draw import MEDIA, Drawn, write
-from oracle.read import kept_rows
+from oracle.draw import MEDIA, Drawn, held_out, write
+from oracle.read import FRACTIONS, kept_rows
+
+HELD_OUT = ("folds", *FRACTIONS.values())
 
 # What differs between runs that do the same.
 OF_TIME = ("seconds", "examples_per_second", "tokens_per_second", "waiting_share", "memory_mib")
@@ -52,7 +54,7 @@ def _again(
 def _rewritten(trained: Trained, ending: str, change: Callable[[Any], Any]) -> Drawn:
     drawn, files = trained[1], {}
     for split, path in drawn.files.items():
-        if path in files.values() or (split == "test" and path == drawn.files["train"]):
+        if split != "train" and path == drawn.files["train"]:
             files[split] = files["train"]
             continue
         files[split] = path.with_name(f"other-{split}.{ending}")
@@ -89,8 +91,8 @@ def in_python(trained: Trained, words: list[object], settings: Settings) -> list
     if case.processes > 1 or case.task in MEDIA:
         return []
     frames: dict[str, Any] = {split: pd.DataFrame(rows) for split, rows in drawn.rows.items()}
-    if "folds" in settings:
-        frames["test"] = None
+    for split in held_out(case):
+        frames[split] = None
     output = drawn.model.parent / "in-python"
     task = {} if case.task == "pairs" else {"task": case.task}
     try:
@@ -117,7 +119,7 @@ OF_ANSWERS = (
 def evaluate_only(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
     """The finished model, evaluated again without training."""
     case, drawn, run = trained
-    fitted = {"calibrate", "tune_thresholds", "abstain", "folds"} & set(settings)
+    fitted = {"calibrate", "tune_thresholds", "abstain", *HELD_OUT} & set(settings)
     if fitted or case.processes > 1:
         return []
     output = drawn.model.parent / "evaluated"
@@ -239,6 +241,13 @@ RELATIONS: dict[str, Callable[[Trained, list[object], Settings], list[Disagreeme
 }
 
 
+# How a refusal calls settings that it does not name.
+REFUSED_AS = {"gradient_accumulation_steps": "effective batch size",
+              "per_device_train_batch_size": "effective batch size"}  # fmt: skip
+# Settings that may differ when a training is continued, because they change none of its bits.
+FREE = {"history_csv", "use_cpu"}
+
+
 def stopped(
     case: Case, words: list[object], settings: Settings, run: product.RunFolder, folder: Path
 ) -> list[Disagreement]:
@@ -255,9 +264,10 @@ def stopped(
         return []
     resumed = [*product.flags(changed), "--resume_from_checkpoint", "latest"]
     done = product.train([*base, *resumed], output)
-    if case.change:
+    if case.change and not case.change.keys() <= FREE:
         name = next(iter(case.change))
-        if done.code != 2 or name not in done.err:
+        is_named = name in done.err or REFUSED_AS.get(name, name) in done.err
+        if done.code != 2 or not is_named:
             said = f"exit code {done.code}: {done.err[-600:]}"
             return [Disagreement(f"resumed with another --{name}", said, "a refusal")]
         done = product.train(
