@@ -174,6 +174,6 @@ class RowCollector:
         if self._repeated:
             notes.append(
                 f"{self._table.place(*self._repeated)}: {counted(len(self._repeated), 'row')} with"
-                " a label that stands there twice, which counts once."
+                " a label named twice, which counts once."
             )
         return tuple(notes)
