@@ -48,6 +48,7 @@ SECONDS_PER_WORD, SECONDS_PER_FEATURE = 2e-6, 3e-8
 INVERSE_REGULARISATION = 10.0
 # Of ridge regression on rows of unit length, among which folds choose.
 RIDGE_STRENGTHS, RIDGE_FOLDS = (0.01, 0.1, 1.0, 10.0), 3
+MEASURED = 2  # batches whose time is measured
 CHARACTERS = (1, 3)  # least and most in a term
 Check = Callable[[float], None]
 
@@ -205,7 +206,7 @@ def frozen_encoder_baseline(
     model: Any = loaded.model.to(device).eval()
     train, targets = task.examples("train"), np.asarray(task.labels["train"])
     if probe is not None and (not has_means or getattr(model.config, MARK, False)):
-        check(len(task.labels[split]) * _seconds_per_row(task, model))
+        check(_seconds_of_rows(task, model, len(task.labels[split])))
         set_head(task, model, probe, "--baseline")
         return task.outcome(split, probe_decoded(task, model, split))
     if has_means and loaded.padding_free:
@@ -213,7 +214,7 @@ def frozen_encoder_baseline(
     rows = min(len(train.lengths), MAX_UNITS) + len(task.labels[split])
     width = getattr(model.config, "hidden_size", None) or 1024
     entries = min(len(targets), MAX_UNITS) * width * len(task.label_names)
-    check(rows * _seconds_per_row(task, model) + SECONDS_PER_FEATURE * entries)
+    check(_seconds_of_rows(task, model, rows) + SECONDS_PER_FEATURE * entries)
     if not has_means:
         probed = with_probed_head(task, loaded, device, name="--baseline")
         return task.outcome(split, probe_decoded(task, probed.model.to(device).eval(), split))
@@ -271,8 +272,13 @@ def frozen_features(
     return _embeddings(model, train, np.arange(len(train.lengths)))
 
 
-def _seconds_per_row(task: Task, model: Any) -> float:
-    """Return the time of a row of mean length, from a batch of rows of medium length."""
+def _seconds_of_rows(task: Task, model: Any, rows: int) -> float:
+    """Return the time that a number of rows will take, from a batch of rows of medium length.
+
+    It is 0 for so few rows that measuring would take half as long.
+    """
+    if rows <= 2 * MEASURED * BATCH:
+        return 0.0
     examples = task.examples("train")
     by_length = np.argsort(examples.lengths, kind="stable")
     start = max(0, (len(by_length) - BATCH) // 2)
@@ -280,11 +286,11 @@ def _seconds_per_row(task: Task, model: Any) -> float:
     share = float(examples.lengths.mean() / max(1, examples.lengths[ids].max()))
     seconds = []
     with torch.no_grad():
-        for _ in range(2):  # the first call can be slower
+        for _ in range(MEASURED):  # the first call can be slower
             started = time.perf_counter()
             task.logits(model, examples.collate(ids))
             seconds.append(time.perf_counter() - started)
-    return share * min(seconds) / len(ids)
+    return rows * share * min(seconds) / len(ids)
 
 
 def _embeddings(model: Any, examples: Any, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
