@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +39,7 @@ from ampft.models.weights import LoadedModel
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
 from ampft.tasks.tuning import fit_decisions, with_decisions
-from ampft.text.scripts import need_characters
+from ampft.text.scripts import MOST_TEXTS, need_characters
 
 SHARE, LEAST_SECONDS = 0.1, 5.0  # of the training that a method may take, and allowed anyway
 # Seconds per entry and class that regressions took on two cores of a CPU; entries are those of the
@@ -49,6 +50,7 @@ INVERSE_REGULARISATION = 10.0
 # Of ridge regression on rows of unit length, among which folds choose.
 RIDGE_STRENGTHS, RIDGE_FOLDS = (0.01, 0.1, 1.0, 10.0), 3
 MEASURED = 2  # batches whose time is measured
+TIMED_TEXTS = 2000  # whose terms are counted to know the time of all
 CHARACTERS = (1, 3)  # least and most in a term
 Check = Callable[[float], None]
 
@@ -65,6 +67,7 @@ def bag_of_words_baseline(task: Task, split: str, check: Check = lambda seconds:
     Raises:
         InputError: The texts contain no words, or it would take too long.
     """
+    _check_seconds_of_terms(task.data, check)
     texts, targets = joined_texts(task.data, "train"), np.asarray(task.labels["train"])
     weights, classes = task.data.weights("train"), len(task.label_names)
     try:
@@ -80,6 +83,18 @@ def bag_of_words_baseline(task: Task, split: str, check: Check = lambda seconds:
     except InputError as error:
         raise InputError(str(error).replace(": ", f": {task.data.name}: ", 1)) from None
     return task.outcome(split, {_predicted(task): predict(joined_texts(task.data, split))})
+
+
+def _check_seconds_of_terms(data: ClassificationData, check: Check) -> None:
+    """Check the seconds that counting terms will take, before a million texts are in memory."""
+    rows = len(data.splits["train"])
+    if rows <= 2 * TIMED_TEXTS:
+        return
+    texts = joined_texts(data, "train", TIMED_TEXTS)
+    started = time.perf_counter()
+    with suppress(ValueError):  # none of these texts has a word
+        term_weights(texts).fit_transform(texts)
+    check((time.perf_counter() - started) * rows / TIMED_TEXTS)
 
 
 def _predicted(task: Task) -> str:
@@ -308,9 +323,13 @@ def _embeddings(model: Any, examples: Any, ids: npt.NDArray[np.int64]) -> npt.ND
     return np.asarray(embeddings[np.argsort(order)])
 
 
-def joined_texts(data: ClassificationData, split: str) -> list[str]:
-    """Return one string per example: the text, or the texts of a pair on two lines."""
-    columns = (data.splits[split][name][:] for name in data.input_columns)
+def joined_texts(data: ClassificationData, split: str, rows: int | None = None) -> list[str]:
+    """Return one string per example: the text, or the texts of a pair on two lines.
+
+    Args:
+        rows: How many of the first examples; None for all.
+    """
+    columns = (data.splits[split][name][:rows] for name in data.input_columns)
     return ["\n".join(texts) for texts in zip(*columns, strict=True)]
 
 
@@ -348,7 +367,7 @@ def baselines(
     if not isinstance(outcome, PredictedMasks):
         methods[FROZEN] = lambda: _decided(task, split, frozen)
     if task.row.kind.has_texts:
-        texts = joined_texts(task.data, "train")
+        texts = joined_texts(task.data, "train", MOST_TEXTS)
         name = BAG_OF_CHARACTERS if need_characters(texts) else BAG_OF_WORDS
         methods[name] = lambda: _decided(task, split, words)
     return methods

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, List, Value
 
@@ -71,7 +72,7 @@ class ClassificationData:
         part = self.splits[split]
         if WEIGHT_COLUMN not in part.column_names:
             return None
-        return np.asarray(part[WEIGHT_COLUMN][:], dtype=np.float64)
+        return _arrow_column(part, WEIGHT_COLUMN).to_numpy().astype(np.float64)
 
     def labels(self, split: str) -> Targets | Masks:
         """Return the labels of a split.
@@ -116,7 +117,7 @@ def has_numbers(split: Dataset) -> bool:
 
 def number_labels(split: Dataset) -> FloatArray:
     """Return the (n,) labels of a split that are numbers, float64."""
-    return np.asarray(split["label"][:], dtype=np.float64)  # NumPy's format would give float32
+    return _arrow_column(split, "label").to_numpy().astype(np.float64)
 
 
 def strata_of(split: Dataset) -> npt.NDArray[np.int64]:
@@ -137,19 +138,23 @@ def class_names(split: Dataset) -> tuple[str, ...]:
 
 
 def row_labels(split: Dataset) -> RowLabels:
-    """Return the labels of a split.
-
-    They are read in batches: `split["label"]` takes 400 MB of resident memory for 700,000 selected
-    rows.
-    """
-    arrow = split.select_columns(["label"]).with_format("arrow")
-    columns = [batch["label"] for batch in arrow.iter(batch_size=ROWS_AT_A_TIME)]
+    """Return the labels of a split."""
+    column = _arrow_column(split, "label")
     if not has_several_labels(split):
-        codes = np.concatenate([np.zeros(0, np.int64), *(c.to_numpy() for c in columns)])
-        return RowLabels(codes, np.arange(len(split)), len(split))
-    codes = np.concatenate([np.zeros(0, np.int64), *(pc.list_flatten(c) for c in columns)])
-    counts = np.concatenate([np.zeros(0, np.int64), *(pc.list_value_length(c) for c in columns)])
-    return RowLabels.from_counts(codes, counts)
+        return RowLabels(column.to_numpy().astype(np.int64), np.arange(len(split)), len(split))
+    counts = pc.list_value_length(column).to_numpy().astype(np.int64)
+    return RowLabels.from_counts(pc.list_flatten(column).to_numpy().astype(np.int64), counts)
+
+
+def _arrow_column(split: Dataset, name: str) -> pa.ChunkedArray:
+    """Return a column in the order of the rows.
+
+    Reading a column of selected rows through `datasets` takes 300 bytes and 6 microseconds a row
+    more than its values, even in batches.
+    """
+    column = split.data.column(name)
+    chosen = split._indices  # no public function tells which rows of the file were selected
+    return column if chosen is None else column.take(chosen.column(0))
 
 
 def value_bytes(value: Any) -> bytes:
