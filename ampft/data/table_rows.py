@@ -34,6 +34,7 @@ from ampft.data.columns import (
 )
 from ampft.data.labelled_rows import LabelledRows
 from ampft.data.media import MEDIA, kind_of_file
+from ampft.data.repeated_keys import repeated_key_notes
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import concatenated
 from ampft.data.row_labels import NO, UNLABELLED, YES, LabelParser
@@ -82,6 +83,9 @@ def read_tables(
         if request.evaluated != ("test",):
             raise
         raise InputError(f"{error} {unlabelled_advice(request)}") from error
+    if tables.keys() == {"train"} and not request.evaluated:
+        used = {*columns.of_table(train[0].columns).sources, *columns.labels.columns}
+        choice_notes += repeated_key_notes(train[0], used | {*columns.extra.values()}, request)
     rows, empty, unlabelled = {}, [], []
     for split, parts in tables.items():
         sources = columns.of_table(parts[0].columns).sources

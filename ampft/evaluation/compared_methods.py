@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from ampft.data.splits import dependent_groups
-from ampft.evaluation.simple_methods import CONSTANTS, SimpleMethodResult
+from ampft.evaluation.simple_methods import CONSTANTS, COST, SimpleMethodResult
 from ampft.metrics.paired import Interval, paired_interval
-from ampft.metrics.sums import LOG_LOSS
-from ampft.tasks.outcome import Outcome
+from ampft.metrics.sums import LOG_LOSS, CaseSums, Metric, mean_metric, mean_sums
+from ampft.metrics.targets import parse_threshold_target
+from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
+from ampft.tasks.tuning import case_costs, tuned_thresholds
 
 
 def compared_methods(
@@ -28,11 +31,21 @@ def compared_methods(
     problem, groups = task.problem, dependent_groups(task.data, outcome.split)
     has_loss = LOG_LOSS.name in problem.printed
 
-    def difference(name: str, found: Outcome) -> Interval | None:
-        pair = found.sums(name), outcome.sums(name)
+    cost, tuned_for = _cost_metric(task, outcome), task.settings.tune_thresholds
+
+    def interval_of(metric: Metric, *pair: CaseSums) -> Interval | None:
         if groups is not None:
-            pair = pair[0].grouped(groups.ids), pair[1].grouped(groups.ids)
-        return paired_interval(problem.metrics[name], *pair)
+            pair = tuple(sums.grouped(groups.ids) for sums in pair)
+        return paired_interval(metric, *pair)
+
+    def difference(name: str, found: Outcome) -> Interval | None:
+        return interval_of(problem.metrics[name], found.sums(name), outcome.sums(name))
+
+    def with_cost(result: SimpleMethodResult, found: Outcome) -> SimpleMethodResult:
+        if cost is None or tuned_for is None:
+            return result
+        pair = (_cost_sums(found, outcome, tuned_for), _cost_sums(outcome, outcome, tuned_for))
+        return replace(result, cost=cost.value(pair[0]), cost_difference=interval_of(cost, *pair))
 
     def figures(name: str, predict: Callable[[], Outcome]) -> SimpleMethodResult:
         started = time.perf_counter()
@@ -42,12 +55,33 @@ def compared_methods(
             reason = str(error).rstrip(".") or type(error).__name__
             return SimpleMethodResult(name=name, metrics={}, reason=reason)
         metrics = found.metrics()
-        return SimpleMethodResult(
+        result = SimpleMethodResult(
             name=name,
             metrics={key: metrics.get(key) for key in problem.printed},
             difference=difference(problem.printed[0], found),
             loss_difference=difference(LOG_LOSS.name, found) if has_loss else None,
             seconds=None if name in CONSTANTS else time.perf_counter() - started,
         )
+        return with_cost(result, found)
 
     return tuple(figures(name, predict) for name, predict in methods.items())
+
+
+def _cost_metric(task: Task, outcome: Outcome) -> Metric | None:
+    """Return the mean cost of a row, if the thresholds were tuned for costs; otherwise None."""
+    if task.settings.tune_thresholds is None:
+        return None
+    target = parse_threshold_target(task.settings.tune_thresholds)
+    if target.name != "cost":
+        return None
+    assert isinstance(outcome, TunableOutcome), "checked with the other arguments"
+    most = max(target.miss, target.false_alarm) * len(tuned_thresholds(outcome))
+    return mean_metric("cost", COST, most=most)
+
+
+def _cost_sums(found: Outcome, fine_tuned: Outcome, tuned_for: str) -> CaseSums:
+    """Return the costs of an outcome's rows for the labels whose thresholds the model tuned."""
+    assert isinstance(found, TunableOutcome), "of the same task"
+    assert isinstance(fine_tuned, TunableOutcome), "of the same task"
+    columns = list(tuned_thresholds(fine_tuned))
+    return mean_sums(case_costs(found, parse_threshold_target(tuned_for), columns))

@@ -93,7 +93,7 @@ def with_probed_head(
             model.to(before)
         model.train(was_training)
     kind = "ridge" if task.row.number_labels else "logistic"
-    scaled = f", with {size:g} times its logits" if size != 1 else ""
+    scaled = f"; its logits are multiplied by {size:g}" if size != 1 else ""
     note = (
         f"the head begins as {kind} regression on {counted(len(rows.labels), 'feature vector')} of "
         f"the training split (inverse regularisation {regression.strength:g}, chosen by folds)"

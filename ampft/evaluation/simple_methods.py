@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampft.kinds import MANY_TRUNCATED
@@ -16,6 +16,7 @@ BAG_OF_CHARACTERS = "TF-IDF of characters + regression"  # of scripts without sp
 FREQUENCIES, FINE_TUNED = "class frequencies", "fine-tuned model"
 MEAN_LABEL = "mean of the labels"
 CONSTANTS = (FREQUENCIES, MEAN_LABEL)
+COST = "cost per row"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +30,45 @@ class SimpleMethodResult:
     difference: Interval | None = None
     # The same of its log loss; None also if the task has no probabilities.
     loss_difference: Interval | None = None
+    # With thresholds that are tuned for costs: the mean cost of a row, and the interval of its
+    # difference from the fine-tuned model's.
+    cost: float | None = None
+    cost_difference: Interval | None = None
     seconds: float | None = None  # Time that it took; None if it takes none.
     reason: str | None = None  # Why there is no result.
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What methods are judged by: costs where thresholds were tuned for them, or a metric."""
+
+    title: str
+    scale: int  # Factor on printed differences: 100 for points.
+    sign: int  # 1 if higher values are better, otherwise -1.
+    value: Callable[[SimpleMethodResult], float | None]
+    gain: Callable[[SimpleMethodResult], Interval | None]
+
+    @property
+    def unit(self) -> str:
+        """Unit of the differences."""
+        return "points" if self.scale == 100 else self.title
+
+    def values(self, *methods: SimpleMethodResult) -> list[float]:
+        """Return the values of methods, so that higher is better; 0 for unknown ones."""
+        return [self.sign * (self.value(method) or 0) for method in methods]
+
+
+def _measure(problem: type[Problem] | Problem, methods: Sequence[SimpleMethodResult]) -> _Measure:
+    if any(each.cost_difference is not None for each in methods):
+        return _Measure(COST, 1, -1, lambda each: each.cost, lambda each: each.cost_difference)
+    metric = problem.metrics[problem.printed[0]]
+    return _Measure(
+        metric.title,
+        100 if metric.is_share else 1,
+        1 if metric.higher_is_better else -1,
+        lambda each: each.metrics.get(metric.name),
+        lambda each: each.difference,
+    )
 
 
 def methods_table(
@@ -40,29 +78,44 @@ def methods_table(
     methods: Sequence[SimpleMethodResult],
 ) -> Table:
     """Return the table of the fine-tuned model and the simple methods."""
+    measure = _measure(problem, methods)
     names = problem.printed[:2]
-    is_share = problem.metrics[names[0]].is_share
-    unit, scale = ("points", 100) if is_share else (problem.metrics[names[0]].title, 1)
+    titles = [problem.metrics[name].title for name in names]
+    costs = [(m.cost, m.cost_difference) for m in methods if measure.title == COST]
+    known = [cost - gain.value for cost, gain in costs if cost is not None and gain is not None]
+    if known:
+        titles[1] = COST
 
     def row(
-        name: str, metrics: Mapping[str, float | None], gain: Interval | None, time: float | None
+        name: str,
+        metrics: Mapping[str, float | None],
+        cost: float | None,
+        gain: Interval | None,
+        time: float | None,
     ) -> tuple[str, ...]:
-        values = [or_dash(metrics.get(key), "{:.4f}".format) for key in names]
-        return name, *values, or_dash(gain, lambda g: g.text(scale)), or_dash(time, "{:.1f}".format)
+        values = [metrics.get(key) for key in names]
+        if known:
+            values[1] = cost
+        return (
+            name,
+            *(or_dash(value, "{:.4f}".format) for value in values),
+            or_dash(gain, lambda g: g.text(measure.scale)),
+            or_dash(time, "{:.1f}".format),
+        )
 
     missing = [f"No result of {each.name}: {each.reason}." for each in methods if each.reason]
     return Table(
-        header=(
-            "method",
-            *(problem.metrics[name].title for name in names),
-            "difference",
-            "seconds",
-        ),
+        header=("method", *titles, "difference", "seconds"),
         rows=[
-            row(FINE_TUNED, fine_tuned, None, seconds),
-            *(row(m.name, m.metrics, m.difference, m.seconds) for m in methods if m.metrics),
+            row(FINE_TUNED, fine_tuned, known[0] if known else None, None, seconds),
+            *(
+                row(m.name, m.metrics, m.cost, measure.gain(m), m.seconds)
+                for m in methods
+                if m.metrics
+            ),
         ],
-        title=f"Simple methods on the same rows; differences in {unit}, with 95 % intervals",
+        title="Simple methods on the same rows; differences in "
+        f"{measure.unit}, with 95 % intervals",
         note=" ".join(missing),
     )
 
@@ -81,19 +134,19 @@ def answer(
             did not.
         truncated: Share of the training texts that were truncated for the model, not for TF-IDF.
     """
-    metric = problem.metrics[problem.printed[0]]
-    sign = 1 if metric.higher_is_better else -1
-    known = [each for each in methods if each.difference is not None and each.name not in CONSTANTS]
+    measure = _measure(problem, methods)
+    judged = [each for each in methods if measure.gain(each) is not None]
+    known = [each for each in judged if each.name not in CONSTANTS]
     if not known:
         return None
-    best = max(known, key=lambda each: sign * (each.metrics.get(metric.name) or 0))
-    constant = next((each for each in methods if each.name in CONSTANTS and each.difference), None)
-    if constant is not None and not _beats(best, constant, metric.name, sign):
-        return _useless(problem, constant)
-    assert best.difference is not None
-    gain = best.difference
-    figures = f"{best.difference.text(100 if metric.is_share else 1)} in {metric.title}"
-    low, high = sorted((sign * gain.low, sign * gain.high))
+    best = max(known, key=measure.values)
+    constant = next((each for each in judged if each.name in CONSTANTS), None)
+    if constant is not None and not _beats(best, constant, measure):
+        return _useless(problem, constant, measure)
+    gain = measure.gain(best)
+    assert gain is not None, "chosen by it"
+    figures = f"{gain.text(measure.scale)} in {measure.title}"
+    low, high = sorted((measure.sign * gain.low, measure.sign * gain.high))
     if low > 0:
         return f"{best.name} is better ({figures}): {_instead(best, can_begin_nearer, truncated)}"
     if high < 0:
@@ -117,23 +170,26 @@ def _instead(best: SimpleMethodResult, can_begin_nearer: bool, truncated: float)
     return "use it, or add rows"
 
 
-def _beats(best: SimpleMethodResult, constant: SimpleMethodResult, name: str, sign: int) -> bool:
+def _beats(best: SimpleMethodResult, constant: SimpleMethodResult, measure: _Measure) -> bool:
     """Return whether the fine-tuned model or the best simple method is better than a constant."""
-    values = [each.metrics.get(name) or 0 for each in (best, constant)]
-    assert constant.difference is not None
-    return sign * (values[0] - values[1]) > 0 or sign * constant.difference.value < 0
+    of_best, of_constant = measure.values(best, constant)
+    gain = measure.gain(constant)
+    assert gain is not None
+    return of_best > of_constant or measure.sign * gain.value < 0
 
 
-def _useless(problem: type[Problem] | Problem, constant: SimpleMethodResult) -> str:
+def _useless(
+    problem: type[Problem] | Problem, constant: SimpleMethodResult, measure: _Measure
+) -> str:
     """Return that nothing is better than a constant, and what to look at instead."""
-    first, second = (problem.metrics[name].title for name in problem.printed[:2])
-    value = or_dash(constant.metrics.get(problem.printed[0]), "{:.4f}".format)
-    text = f"nothing here beats the {constant.name} ({value} in {first})"
-    if constant.name != FREQUENCIES:
+    value = or_dash(measure.value(constant), "{:.4f}".format)
+    text = f"nothing here beats the {constant.name} ({value} in {measure.title})"
+    if constant.name != FREQUENCIES or measure.title == COST:
         return text
+    second = problem.metrics[problem.printed[1]].title
     return (
-        f"{text}. Where a class has most of the rows, {first} says little about the others: "
-        f"compare {second}, and recall and F1 of each class"
+        f"{text}. Where a class has most of the rows, {measure.title} says little about the "
+        f"others: compare {second}, and recall and F1 of each class"
     )
 
 

@@ -17,9 +17,11 @@ from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import TunableOutcome
 from ampft.tasks.tuning import (
     calibration_error,
+    case_costs,
     is_multi_label,
     label_columns,
     proper_scores,
+    tuned_thresholds,
     with_decisions,
 )
 from ampft.text.escaping import inert
@@ -263,7 +265,7 @@ def _label_parts(
 ) -> tuple[LabelPart, ...]:
     (every, after), (_, earlier) = label_columns(fitted), label_columns(untouched)
     parts = []
-    for index, threshold in _thresholds(fitted).items():
+    for index, threshold in tuned_thresholds(fitted).items():
         has, now, before = every[:, index], after[:, index], earlier[:, index]
         right = int((has & now).sum())
         parts.append(
@@ -280,14 +282,6 @@ def _label_parts(
             )
         )
     return tuple(parts)
-
-
-def _thresholds(fitted: TunableOutcome) -> dict[int, float]:
-    """Return the tuned thresholds by the index of their label."""
-    decisions = fitted.decisions
-    if decisions.positive is not None and decisions.positive_threshold is not None:
-        return {decisions.positive: decisions.positive_threshold}
-    return dict(enumerate(decisions.thresholds or ()))
 
 
 def _share_interval(hits: BoolArray, of: BoolArray, groups: IntArray | None) -> Ends:
@@ -309,7 +303,7 @@ def _figures(
     groups: IntArray | None,
 ) -> dict[str, FigurePart]:
     """Return the figures that the settings can change; empty if they only abstain."""
-    columns = list(_thresholds(fitted))
+    columns = list(tuned_thresholds(fitted))
     tempered = with_decisions(untouched, Decisions(fitted.decisions.temperature))
     of_both = [
         _probability_statistics(outcome, settings, groups)
@@ -374,9 +368,8 @@ def _threshold_statistics(
         "f1" if len(columns) == 1 else "macro_f1": Statistic(counts, _mean_f1, limits=(0.0, 1.0)),
     }
     if target.name == "cost":
-        misses, alarms = (has & ~predicted).sum(axis=1), (predicted & ~has).sum(axis=1)
         most = max(target.miss, target.false_alarm) * len(columns)
-        found["cost"] = _mean(target.miss * misses + target.false_alarm * alarms, most=most)
+        found["cost"] = _mean(case_costs(outcome, target, columns), most=most)
     return found
 
 

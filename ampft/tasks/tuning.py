@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
@@ -100,6 +101,23 @@ def label_columns(outcome: TunableOutcome) -> tuple[BoolArray, BoolArray]:
         return outcome.truth, outcome.predicted
     classes = np.arange(len(outcome.label_names))
     return outcome.truth[:, None] == classes, outcome.predicted[:, None] == classes
+
+
+def tuned_thresholds(outcome: TunableOutcome) -> dict[int, float]:
+    """Return the tuned thresholds by the index of their label; empty without any."""
+    decisions = outcome.decisions
+    if decisions.positive is not None and decisions.positive_threshold is not None:
+        return {decisions.positive: decisions.positive_threshold}
+    return dict(enumerate(decisions.thresholds or ()))
+
+
+def case_costs(
+    outcome: TunableOutcome, target: ThresholdTarget, columns: Sequence[int]
+) -> FloatArray:
+    """Return the (n,) costs of the decisions about the labels with the indices `columns`."""
+    has, predicted = (every[:, columns] for every in label_columns(outcome))
+    misses, alarms = (has & ~predicted).sum(axis=1), (predicted & ~has).sum(axis=1)
+    return np.asarray(target.miss * misses + target.false_alarm * alarms, dtype=np.float64)
 
 
 def select_rows(outcome: T, rows: IntArray) -> T:

@@ -34,7 +34,7 @@ from ampft.evaluation.simple_methods import (
     methods_table,
 )
 from ampft.features.decision_figures import FigurePart, FittedPart
-from ampft.runs.run_text import simple_methods_answer
+from ampft.runs.run_text import problem_of, simple_methods_answer
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
 
@@ -255,3 +255,29 @@ def test_a_head_that_began_at_the_regression_is_not_fitted_again(tiny_bert, monk
     assert len(fitted) == 2, "a head that began otherwise is compared with a new regression"
     assert begun.metrics == again.metrics
     assert begun.metrics["micro_f1"] > 0
+
+
+def test_costs_judge_where_thresholds_were_tuned_for_them(tiny_bert, tmp_path):
+    """The answer spoke of accuracy, by which never finding the rare class looked best."""
+    words = np.random.default_rng(0).choice(["tin", "nile", "rhine"], (240, 4))
+    rare = (words == "tin").sum(axis=1) >= 3
+    rows = pd.DataFrame(
+        {"text": [" ".join(row) for row in words], "label": np.where(rare, "x", "y")}
+    )
+    run = ampft.finetune(
+        rows[:120], validation=rows[120:180], test=rows[180:], output_dir=tmp_path / "run",
+        model_name_or_path=str(tiny_bert), num_train_epochs=1, baseline=True, cpu_threads=1,
+        tune_thresholds="cost=10:1", serve_back=False,
+    )  # fmt: skip
+    found = {each.name: each for each in run.record.simple_methods}
+    costs = 10 * rare[180:].sum() / 60  # always "y"
+    assert found[FREQUENCIES].cost == pytest.approx(costs)
+    own = {
+        round(each.cost - each.cost_difference.value, 9)
+        for each in found.values()
+        if each.cost_difference is not None
+    }
+    assert own == {round(run.record.decisions.figures["cost"].fitted, 9)}
+    text = answer(problem_of(run.record), run.record.simple_methods)
+    assert "in cost per row" in text or "beats" in text
+    assert "accuracy" not in text

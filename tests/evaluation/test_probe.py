@@ -138,7 +138,7 @@ def test_the_head_is_the_regression_on_what_it_reads(tiny_bert):
     assert torch.allclose(probed.model.classifier.bias.double(), bias, atol=2e-3)
     torch.manual_seed(0)
     quarter = with_probed_head(task, task.load_model(), CPU, size=0.25)
-    assert "with 0.25 times its logits" in quarter.notes[-1]
+    assert "its logits are multiplied by 0.25" in quarter.notes[-1]
     assert torch.allclose(4 * quarter.model.classifier.weight, probed.model.classifier.weight)
     assert torch.allclose(4 * quarter.model.classifier.bias, probed.model.classifier.bias)
     torch.manual_seed(0)

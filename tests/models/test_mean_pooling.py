@@ -206,8 +206,8 @@ def test_the_scale_of_the_probe_is_the_users(sentence_encoder, tmp_path):
         return prepared.loaded.notes[-1], prepared.loaded.model.classifier.weight.detach()
 
     quarter, whole = notes("a"), notes("b", probe_scale=1)
-    assert quarter[0].endswith(", with 0.25 times its logits")
-    assert "times its logits" not in whole[0]
+    assert quarter[0].endswith("; its logits are multiplied by 0.25")
+    assert "its logits" not in whole[0]
     torch.testing.assert_close(4 * quarter[1], whole[1])
     with pytest.raises(InputError, match=r"--probe_scale 0.5 has no effect, because the head of"):
         notes("c", probe_scale=0.5, head_init="random")
