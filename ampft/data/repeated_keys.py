@@ -1,4 +1,4 @@
-"""Columns that seem to name whom rows come from, so that rows of one source should stay together."""
+"""Columns that seem to name whom rows come from, which a random split tears apart."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from ampft.errors import quoted
 
 # Words in the names of such columns.
 SOURCES = frozenset(
-    ("user", "author", "writer", "customer", "client", "account", "patient", "person", "speaker")
-    + ("subject", "reviewer", "sender", "session", "thread", "conversation", "document", "doc")
+    {
+        *("user", "author", "writer", "customer", "client", "account", "patient", "person"),
+        *("speaker", "subject", "reviewer", "sender", "session", "thread", "conversation"),
+        *("document", "doc"),
+    }
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 MOST_DISTINCT = 0.9  # of the filled cells; nearly all different values repeat too little to matter
