@@ -93,7 +93,7 @@ def _predicted(file: str, saved: SavedClassifier) -> ForeignRun:
             f"model of --task {saved.record.task}. Train both with --test_file {file}, and compare "
             f"them without {FLAG}."
         )
-    request = PredictRequest(files=(file,))
+    request = PredictRequest(files=(file,), flag=FLAG)
     rows = checked_rows(request, saved)
     if rows.labels is None:
         raise InputError(

@@ -115,9 +115,10 @@ def _read_table(
     _check_columns(table, classes, (ID, LABEL) if with_cases else (ID,))
     own = {ARM, SEED} & set(table.columns)
     if named is not None and own:
+        remedy = "Pass only the file." if SEED in own else f"Remove the column {ARM}."
         raise InputError(
             f"{FLAG} {table.origin}: an arm is named for it, but the table has its own column "
-            f"{' and '.join(sorted(own))}. Pass only the file."
+            f"{' and '.join(sorted(own))}. {remedy}"
         )
     if named is None and own != {ARM, SEED}:
         named = _from_name(table, own)

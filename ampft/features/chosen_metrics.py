@@ -19,6 +19,7 @@ import numpy as np
 from ampft.errors import InputError
 from ampft.evaluation.sanity import constant_outcome
 from ampft.features.feature import Feature, Write
+from ampft.files import describe_file
 from ampft.hub import go_offline_if_unreachable
 from ampft.text.terminal import labelled
 
@@ -113,7 +114,7 @@ def compute(name: str, outcome: Outcome) -> dict[str, float]:
         TypeError: The task has no labels that a metric takes.
     """
     several = outcome.kind == "multi_label"
-    module = _loaded(name, "multilabel" if several else None)
+    module = _loaded(name, "multilabel" if several else None, _content(name))
     features = module.features[0] if isinstance(module.features, list) else module.features
     inputs = _inputs(outcome, features)
     # Precision, recall and F1 refuse several classes without `average`, unless only two of the
@@ -163,8 +164,14 @@ def _inputs(outcome: Any, features: Mapping[str, Any]) -> dict[str, Any]:
     return {"references": np.asarray(outcome.labels).astype(int), "predictions": as_int}
 
 
+def _content(name: str) -> str:
+    """Return the SHA-256 of a file of a local module, so that a changed one is loaded again."""
+    return describe_file(Path(name)).sha256 if Path(name).is_file() else ""
+
+
 @cache
-def _loaded(name: str, configuration: str | None) -> Any:
+def _loaded(name: str, configuration: str | None, content: str) -> Any:
+    del content
     import evaluate
 
     problem = None if Path(name).exists() else go_offline_if_unreachable(needs_hub=True)

@@ -50,6 +50,7 @@ class PredictRequest:
     """What to predict, and how."""
 
     files: Sequence[str] = ()  # One file, `-` for standard input, or images and folders of images.
+    flag: str = "FILE"  # What names the files on the command line.
     texts: Sequence[str] = ()  # Texts to predict instead of files.
     output_file: str | None = None  # File to write; None writes CSV to standard output.
     overwrite: bool = False  # Whether that file may exist, and is then replaced.
@@ -88,10 +89,6 @@ class TrainingInfo:
     text_column_delimiter: str = " "  # Text between joined columns.
 
 
-class UnwritableRow(InputError):
-    """A row that the output cannot hold, so that another output must be chosen."""
-
-
 @dataclass(frozen=True)
 class InputRows:
     """Rows to predict."""
@@ -113,8 +110,6 @@ class InputRows:
         place = self.place(number)
         try:
             inputs = self.convert(cells, place)
-        except UnwritableRow:
-            raise
         except InputError as error:
             return None, str(error).removeprefix(f"{place}: ")
         is_blank = self.keeps_blank and not any(str(cell).strip() for cell in cells)
@@ -124,7 +119,7 @@ class InputRows:
         """Check that a row has its inputs.
 
         Raises:
-            InputError: All lack them, or the output cannot hold one; the message names the rows.
+            InputError: All lack them; the message names the rows.
         """
         without, reason, has_usable = list[int](), "", False
         for number, cells in self.table.read(self.sources):

@@ -150,8 +150,8 @@ def table_of_rows(
     """Return the rows of a file or of standard input, and their input columns."""
     if len(request.files) > 1:
         raise InputError(
-            f"FILE: received {len(request.files)} files; give one. Several are possible only for"
-            " images and sounds."
+            f"{request.flag}: received {len(request.files)} files; give one. Several are possible "
+            "only for images and sounds."
         )
     (file,) = request.files
     if file == STANDARD_INPUT:
@@ -159,10 +159,13 @@ def table_of_rows(
         return lines_as_table(names), InputColumns.of(names, names)
     if are_media([file]):
         raise InputError(
-            f"FILE: {file} is an image, a sound or a folder, and the model was trained on {needed}."
+            f"{request.flag}: {file} is an image, a sound or a folder, and the model was trained "
+            f"on {needed}."
         )
     names = _requested_columns(request.text_column_names, trained.input_columns)
-    table = open_table(Path(file), flag="FILE", encoding=request.encoding, sheet=request.sheet_name)
+    table = open_table(
+        Path(file), flag=request.flag, encoding=request.encoding, sheet=request.sheet_name
+    )
     columns = InputColumns.of(
         names, table.columns, trained.feature_columns, trained.text_column_delimiter
     )

@@ -123,7 +123,8 @@ def _read_parquet_files(paths: Mapping[str, Sequence[Path]]) -> DatasetDict:
     try:
         return DatasetDict(read_dataset("parquet", data_files=names))
     except Exception as error:  # downloads, caches and parsers raise many kinds
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        cause = error.__cause__ or error  # `datasets` says only that an error occurred
+        reason = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
         raise InputError(f"--train_file: cannot read the Parquet files ({reason}).") from error
 
 

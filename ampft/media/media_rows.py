@@ -27,7 +27,7 @@ SIDE = 48  # pixels
 
 
 def media_as_table(
-    paths: Sequence[str], kind: str, class_names: Collection[str] = ()
+    paths: Sequence[str], kind: str, class_names: Collection[str] = (), *, flag: str = "FILE"
 ) -> SourceTable:
     """Return the images or sounds in `paths`, which may be folders, as a table of their paths.
 
@@ -37,6 +37,7 @@ def media_as_table(
     Args:
         kind: `image` or `sound`.
         class_names: Names of the classes that a folder can have.
+        flag: What names the paths, for the messages.
 
     Raises:
         InputError: A path does not exist, or a folder has no such files.
@@ -46,11 +47,11 @@ def media_as_table(
     others: list[str] = []
     for path in map(Path, paths):
         if not path.exists():
-            raise InputError(f"FILE: {path} does not exist.")
+            raise InputError(f"{flag}: {path} does not exist.")
         found = [*files_in(path)] if path.is_dir() else [path]
         usable = [file for file in found if file.suffix.lower() in suffixes]
         if not usable:
-            raise InputError(f"FILE: {path} has no {kind}s ({', '.join(suffixes)}).")
+            raise InputError(f"{flag}: {path} has no {kind}s ({', '.join(suffixes)}).")
         rows += [[str(file), _class_folder(file, path)] for file in usable]
         others += [str(file) for file in found if file.suffix.lower() not in suffixes]
     has_labels = all(label in class_names for _, label in rows)
@@ -81,12 +82,12 @@ def media_rows(
     if are_media(request.files, media):
         request.refuse_table_options(f"files of {media}s")
         class_names = trained.label_names if has_classes else ()
-        table = media_as_table(request.files, media, class_names)
+        table = media_as_table(request.files, media, class_names, flag=request.flag)
         sources: tuple[str, ...] = (FILE_COLUMN,)
         folder = None
     else:
         needed = f"{media}s. Pass {media}s, folders of them or a table"
-        table, inputs = table_of_rows(request, trained, flag="FILE", needed=needed)
+        table, inputs = table_of_rows(request, trained, flag=request.flag, needed=needed)
         sources, folder = inputs.sources, Path(table.origin).parent
 
     def convert(cells: Sequence[Any], place: str) -> tuple[Any, ...] | None:

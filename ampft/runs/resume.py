@@ -57,6 +57,7 @@ class ResumePoint:
     output_dir: Path  # Output folder of the run.
     checkpoint: Checkpoint | None = None  # The checkpoint; None begins at the first step.
     is_finished: bool = False  # Whether the run in the output folder has finished.
+    missing: Path | None = None  # A folder to resume from that does not exist, and is not needed.
     sent: int = 0  # Number of steps in the history of the output folder.
 
     @property
@@ -123,7 +124,10 @@ def _find(args: LoopSettings) -> ResumePoint:
     output_dir = Path(args.output_dir)
     record = earlier_record(output_dir) if output_dir.is_dir() else None
     if record is not None and record["status"] == "finished":
-        return ResumePoint(output_dir=output_dir, is_finished=True)
+        asked = Path(args.resume_from_checkpoint)
+        is_missing = args.resume_from_checkpoint != LATEST and not asked.is_dir()
+        missing = asked if is_missing else None
+        return ResumePoint(output_dir=output_dir, is_finished=True, missing=missing)
     if args.resume_from_checkpoint == LATEST:
         found = CheckpointStore(output_dir).complete()
         if not found:
@@ -416,9 +420,12 @@ def refuse_finished(point: ResumePoint, record: RunRecord) -> NoReturn:
         changed_values(before, now),
         "Choose another --output_dir.",
     )
+    unread = ""
+    if point.missing is not None:
+        unread = f" --resume_from_checkpoint {point.missing}: this folder does not exist."
     raise AlreadyFinished(
-        f"{point.output_dir}: this run has finished, so nothing is trained. To see its report: "
-        f"ampft report {point.output_dir}"
+        f"{point.output_dir}: this run has finished, so nothing is trained.{unread} To see its "
+        f"report: ampft report {point.output_dir}"
     )
 
 

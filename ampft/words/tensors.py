@@ -25,14 +25,7 @@ from ampft.data.sources.text_lists import list_or_cell
 from ampft.decision import ENTITIES, Rule, Sentence, Tokenization
 from ampft.errors import InputError, quoted
 from ampft.kinds.input_settings import InputSettings
-from ampft.kinds.prediction import (
-    InputRows,
-    PredictedRows,
-    PredictRequest,
-    RowOutput,
-    TrainingInfo,
-    UnwritableRow,
-)
+from ampft.kinds.prediction import InputRows, PredictedRows, PredictRequest, RowOutput, TrainingInfo
 from ampft.kinds.rows import STANDARD_INPUT, lines_as_table, texts_as_table
 from ampft.kinds.text import (
     TextExamples,
@@ -205,13 +198,13 @@ def _table(
     if request.texts:
         return texts_as_table(request.texts, (TEXT,)), TEXT
     if len(request.files) > 1:
-        raise InputError(f"FILE: received {len(request.files)} files; give one.")
+        raise InputError(f"{request.flag}: received {len(request.files)} files; give one.")
     (file,) = request.files
     if file == STANDARD_INPUT:
         return lines_as_table((TEXT,), keeps_blank=keeps_blank), TEXT
     table = open_table(
         Path(file),
-        flag="FILE",
+        flag=request.flag,
         encoding=request.encoding,
         sheet=request.sheet_name,
         other_reader=read_as_conll,
@@ -230,10 +223,10 @@ def _table(
 
 
 def _check_separators(words: Sequence[Word], place: str) -> None:
-    """Raise UnwritableRow for a word that would be several cells or lines of a CoNLL file."""
+    """Raise InputError for a word that would be several cells or lines of a CoNLL file."""
     for word in words:
         if any(character in word.text for character in CONLL_SEPARATORS):
-            raise UnwritableRow(
+            raise InputError(
                 f"{place}: the word {quoted(word.text)} has a tab or a line break, which separate"
                 " cells and words in a CoNLL file. Remove it from the word, or give a .jsonl or"
                 " .parquet file for --output_file."

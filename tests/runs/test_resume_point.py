@@ -102,6 +102,10 @@ def test_the_command_prints_one_message_and_writes_nothing(finished):
     done = call_here("recipes/classify.py", *flags)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert "this run has finished, so nothing is trained" in done.stdout
+    assert "does not exist" not in done.stdout
+    done = call_here("recipes/classify.py", *flags[:-1], "nowhere")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "--resume_from_checkpoint nowhere: this folder does not exist" in done.stdout
     done = call_here("recipes/classify.py", *flags, "--per_device_train_batch_size", 12)
     assert done.returncode == 2
     assert "effective batch size" in done.stderr

@@ -16,19 +16,28 @@ from types import SimpleNamespace
 import pytest
 from code_walks import WALKS as OF_CODE
 from command_walks import OF_COMPARISONS, OF_PREDICTIONS, OF_TABLES
+from comparison_walks import WALKS as OF_PLANS
 from data_walks import WALKS as OF_PLAIN_DATA
 from data_walks import Files, Remedy, Walk
 from deeds import carried_out, changed
+from export_walks import WALKS as OF_EXPORTS
 from file_walks import OF_FILES
+from judge_walks import WALKS as OF_JUDGES
 from lab_walks import OF_ARMS, OF_PARSERS
+from last_walks import CODE as OF_LAST_CODE
+from last_walks import DATA as OF_LAST_DATA
+from last_walks import WALKS as OF_LAST
 from media_walks import WALKS as OF_MEDIA
 from messages import Message, advising_messages, message_of
-from not_walked import NOT_WALKED
-from prepared import Prepared, command, python
+from model_walks import WALKS as OF_MODELS
+from more_walks import CODE, DATA
+from prepared import VARIABLES, Prepared, command, python
 from run_walks import WALKS as OF_RUNS
 from training_walks import WALKS as OF_TRAININGS
 
 from ampft import cli
+from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.flags import fields_and_hints
 from ampft.arguments.parsing import parse_classify_arguments
 from ampft.comparison.arm_settings import parse_compare_arms_arguments
 from ampft.comparison.settings import command_of_precisions, parse_compare_arguments
@@ -37,9 +46,11 @@ from ampft.errors import InputError
 from ampft.lab import resume_check
 from ampft.lab.curve.curve import check_curve
 
-OF_DATA = {**OF_PLAIN_DATA, **OF_FILES, **OF_MEDIA}
+OF_DATA = {**OF_PLAIN_DATA, **OF_FILES, **OF_MEDIA, **DATA, **OF_LAST_DATA}
 # The message that each walk meets: its file and first words.
 WALKED = json.loads((Path(__file__).parent / "walked.json").read_text())
+# The messages that no walk meets, by the reason.
+NOT_WALKED = json.loads((Path(__file__).parent / "not_walked.json").read_text())
 NO_SPLITS = ("--validation_fraction", "0", "--test_fraction", "0")
 LEFT_OUT = re.compile(r"(\d+) rows? (?:with|without)\b")
 
@@ -84,12 +95,33 @@ def walk(one: Walk, door, prepared, root) -> Message | None:
     """Carry out each remedy of a walk; return the message that it began with."""
     first, answers = carried_out(one, door, prepared, root)
     assert isinstance(first, str), "the input causes no message"
+    if door is not python:
+        lacking = flags_that_lack(first, one.words, COMMANDS.get(door, ""))
+        assert not lacking, f"the command has no {lacking}: {first}"
     for remedy, then in zip(one.remedies, answers, strict=True):
         assert remedy.advice in first
         assert not isinstance(then, str), f"{remedy.advice!r} leads to: {then}"
         if door is read:
             assert_nothing_vanished(then, one.files | remedy.files, changed(one.words, remedy))
     return message_of(first)
+
+
+# Of programs that start a training.
+OF_LAUNCHERS = {"config_file", "dynamo_backend", "fp8_backend", "nproc_per_node", "num_processes"}
+NAMED_FLAG = re.compile(r"(?<![\w-])--(?:no-)?([a-z]\w+)")
+
+
+def flags_that_lack(said: str, words: str, command_name: str = "") -> set[str]:
+    """Return the flags that a message names, and that no command that is meant has."""
+    lines = [VARIABLES.sub("", line).split() for line in words.split(" ; ")]
+    names = {command_name} if command_name else {line[0] for line in lines if line}
+    names = (names | {*re.findall(r"\bampft ([a-z-]+)", said)}) & {*cli.names()}
+    commands = [cli.find_command(name) for name in names]
+    known = {name for each in commands for name in fields_and_hints(each.flags)[0]}
+    if any(each.settings is not None for each in commands):
+        known |= {*fields_and_hints(ClassifyArguments)[0]}
+    typed = {*NAMED_FLAG.findall(words)}
+    return {*NAMED_FLAG.findall(said)} - known - typed - OF_LAUNCHERS - {"help", "config"}
 
 
 def read(words: str):
@@ -127,6 +159,13 @@ def compared(words: str):
     return command(f"compare {words}")
 
 
+# The command whose flags the words of a door are.
+COMMANDS = {
+    read: "train",
+    parsed_arms: "compare",
+    parsed_comparison: "compare",
+    compared: "compare",
+}
 # The walks behind each door: functions that answer with a message or with anything else.
 DOORS = {
     "data": (OF_DATA, read),
@@ -135,8 +174,13 @@ DOORS = {
     "parser": (OF_PARSERS, parsed),
     "tables": (OF_TABLES, compared),
     "training": (OF_TRAININGS, command),
+    "model": (OF_MODELS, command),
+    "plan": (OF_PLANS, command),
+    "judge": (OF_JUDGES, command),
+    "export": (OF_EXPORTS, command),
+    "last": (OF_LAST, command),
     "run": (OF_RUNS, command),
-    "code": (OF_CODE, python),
+    "code": ({**OF_CODE, **CODE, **OF_LAST_CODE}, python),
 }
 
 
@@ -168,19 +212,25 @@ def test_the_advice_on_predictions_leads_on(name, prepared, tmp_path) -> None:
 
 
 def test_every_message_that_advises_is_walked_or_says_why_not() -> None:
-    """Check that a file with messages that no walk meets says what a walk would need."""
+    """Check that a message that no walk meets says why; equal texts are one message."""
     names = {f"{door}, {name}" for door, (walks, _) in DOORS.items() for name in walks}
     names |= {f"predictions, {name}" for name in OF_PREDICTIONS}
     assert {*WALKED} <= names, "a walk is gone"
     assert len(advising_messages()) > 500, "the messages are not found"
-    met = {*WALKED.values()}
-    left = {m.file for m in advising_messages() if m.key not in met}
-    assert not left - NOT_WALKED.keys(), (
+    met = {m.text for m in advising_messages() if m.key in {*WALKED.values()}}
+    left = {m.key for m in advising_messages() if m.text not in met}
+    why_not = {key for keys in NOT_WALKED.values() for key in keys}
+    assert not left - why_not, (
         "Walk the new messages: add them to the walks of their door, and to walked.json. "
-        "If they cannot be walked in this process, say in not_walked.py what a walk would need."
+        "If they cannot be walked, say why in not_walked.json."
     )
-    assert not NOT_WALKED.keys() - left, "all messages of these files are walked"
-    assert all(NOT_WALKED.values())
+    assert not why_not - left, "these messages are walked, or gone"
+
+
+def test_a_flag_that_the_command_lacks_is_found() -> None:
+    assert flags_that_lack("Pass --top_k 2, or --seed 1.", "predict --model run") == {"seed"}
+    assert not flags_that_lack("Run ampft train --seed 1.", "predict --model run")
+    assert flags_that_lack("Pass --sed 1.", "compare -- --train_file t.csv") == {"sed"}
 
 
 def test_advice_that_changes_nothing_is_found(tmp_path) -> None:

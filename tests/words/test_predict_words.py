@@ -65,11 +65,19 @@ def predict(folder, file, output):
 
 
 @pytest.mark.parametrize("word", ["w1\tw2", "w1\n", "\rw1"])
-def test_a_word_that_conll_cannot_hold_is_refused(folder, tmp_path, word):
-    file = write_rows(tmp_path / "rows.jsonl", [["w1"], ["w2", word]])
-    with pytest.raises(InputError, match=r"rows\.jsonl, line 2: the word .* has a tab or a line"):
-        predict(folder, file, tmp_path / "out.conll")
-    assert not (tmp_path / "out.conll").exists()
+def test_a_word_that_conll_cannot_hold_is_named_and_all_others_answered(
+    folder, tmp_path, capsys, word
+):
+    file = write_rows(tmp_path / "rows.jsonl", [["w1"], ["w2", word], ["w3"]])
+    predict(folder, file, tmp_path / "out.conll")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1 row without an answer" in printed
+    assert "rows.jsonl, line 2: the word" in printed
+    first, third = (tmp_path / "out.conll").read_text().split("\n\n\n")
+    assert (first[:3], third[:3]) == ("w1\t", "w3\t")
+    other = write_rows(tmp_path / "other.jsonl", [["w2", word]])
+    with pytest.raises(InputError, match=r"line 1: the word .* has a tab or a line"):
+        predict(folder, other, tmp_path / "other.conll")
     predict(folder, file, tmp_path / "out.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert rows[1]["words"] == ["w2", word]

@@ -236,7 +236,8 @@ class Plan:
         def seconds(arm: Arm) -> float:
             return self.expected_seconds(PlannedRun(arm, self.design.first_seed))
 
-        chosen = self.selected or max(self.arms, key=seconds).name
+        others = [arm for arm in self.arms[1:] if not arm.is_perturbed]
+        chosen = self.selected or max(others, key=seconds).name
         kept = {self.arms[0].name, PLACEBO, chosen}
         return tuple(arm for arm in self.arms if arm.name in kept)
 

@@ -114,8 +114,10 @@ def _sizes(plan: Plan) -> list[str]:
 
 
 def plan_detection_limits(plan: Plan) -> DetectionLimits | None:
-    """Return what a comparison can detect at best; None if its metric is not a share."""
+    """Return what a comparison can detect at best; None without another arm or a share."""
     arms = sum(not arm.is_perturbed for arm in plan.compared_arms) - 1
+    if not arms:  # the baseline was chosen
+        return None
     return limits_of_design(plan.design, plan.metric, cases=plan.estimate.cases, arms=arms)
 
 

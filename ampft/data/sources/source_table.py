@@ -75,7 +75,8 @@ def location(origin: str, unit: str, numbers: Sequence[int], index: Sequence[str
     place = f"{origin}, {plural} {listed([*map(str, numbers)], limit=MAX_NUMBERS_SHOWN)}"
     if unit == POSITION:
         shown = numbers[:MAX_NUMBERS_SHOWN]
-        labels = f"; index {', '.join(index[number] for number in shown)}" if len(index) else ""
+        listing = ", ".join(str(index[number]) for number in shown) if len(index) else ""
+        labels = f"; index {listing}" if listing else ""
         place += f" (from 0{labels})"
     return place
 

@@ -27,6 +27,7 @@ from ampft.runs.predict import SavedClassifier
 from ampft.runs.recorded_arguments import recorded_arguments
 from ampft.runs.run_text import problem_of, task_row
 from ampft.text.numbers import counted
+from ampft.text.terminal import labelled, print_line
 
 FLAG = "--verify"
 SPLITS = ("test", "validation")
@@ -155,7 +156,7 @@ def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
         raise InputError(
             f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Choose one of them."
         )
-    request = PredictRequest(files=[str(path)])
+    request = PredictRequest(files=[str(path)], flag=FLAG)
     record = saved.record
     found = task_row(record).kind.open_rows(request, saved.training)
     found.check()
@@ -195,8 +196,9 @@ def _labelled(
     """
     inputs = [table.columns.index(name) for name in found.sources]
     of_labels = [table.columns.index(name) for name in reader.columns]
-    rows, labels, groups = [], [], []
+    rows, labels, groups, count = [], [], [], 0
     for number, cells in table.read(table.columns):
+        count += 1
         place = found.place(number)
         row, why = found.inputs_of([cells[i] for i in inputs], number)
         if row is None:
@@ -208,7 +210,8 @@ def _labelled(
             group = None if group_column is None else cells[table.columns.index(group_column)]
             groups.append(as_text(group, place, str(group_column)))
     if not rows:
-        raise InputError(
-            f"{FLAG} {table.origin}: none of {counted(len(labels), 'row')} has inputs and a label."
-        )
+        raise InputError(f"{FLAG} {table.origin}: none of {counted(count, 'row')} has a label.")
+    if without := count - len(rows):
+        note = f"{table.origin}: {counted(without, 'row')} without a label left out."
+        print_line(labelled("note", note))
     return rows, reader.as_trained(labels), groups

@@ -20,7 +20,7 @@ from ampft.comparison.execution.plan import (
     read_plan,
     set_by_flags,
 )
-from ampft.comparison.execution.plan_text import plan_lines
+from ampft.comparison.execution.plan_text import plan_detection_limits, plan_lines
 from ampft.comparison.execution.planning import (
     _check_compared,
     _check_selection,
@@ -200,6 +200,18 @@ def test_planned_arms_keep_their_names(tmp_path):
     assert not [stamp for stamp in remark_texts(comparison.stamps) if "like for like" in stamp]
     with pytest.raises(InputError, match=r"--baseline low: the plan in .* specifies base"):
         compare_planned_runs(tmp_path, planned, baseline="low")
+
+
+@pytest.mark.parametrize("longest", ["base", "low", "long"])
+def test_another_arm_stands_for_the_chosen_one_before_the_choice(longest):
+    """Check the plan of arms of any length: once, the baseline stood for the chosen arm."""
+    short = replace(ESTIMATE, evaluates_fp32=False)
+    estimates = {"base": short, "low": short, "long": short} | {longest: LONG}
+    planned = replace(arms_plan(select_seeds=2), arm_estimates=estimates)
+    names = [arm.name for arm in planned.compared_arms if not arm.is_perturbed]
+    assert names == ["base", "low" if longest == "base" else longest]
+    assert plan_detection_limits(planned) is not None
+    assert plan_detection_limits(replace(planned, selected="base")) is None
 
 
 @pytest.mark.slow
