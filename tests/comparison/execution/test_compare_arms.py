@@ -208,6 +208,7 @@ def test_another_arm_stands_for_the_chosen_one_before_the_choice(longest):
     short = replace(ESTIMATE, evaluates_fp32=False)
     estimates = {"base": short, "low": short, "long": short} | {longest: LONG}
     planned = replace(arms_plan(select_seeds=2), arm_estimates=estimates)
+    planned = replace(planned, estimate=replace(planned.estimate, cases=200))
     names = [arm.name for arm in planned.compared_arms if not arm.is_perturbed]
     assert names == ["base", "low" if longest == "base" else longest]
     assert plan_detection_limits(planned) is not None
