@@ -11,7 +11,7 @@ tests, so that an interruption costs one of them, and a changed file alone is me
 tests that execute the mutated line, the quickest run until one fails, within `--seconds`; `--again`
 tries the survivors for longer. A mutant is killed when a test fails, or takes too long, that passes
 without it. Tests run in copies of a process that has imported torch, but nothing of `ampft`. A
-second run with the same commit and seed continues the first.
+second run that draws the same mutants continues the first, with the tests of its own commit.
 """
 
 from __future__ import annotations
@@ -706,7 +706,8 @@ def main() -> None:
     lines: list[dict[str, Any]] = []
     if given.out.exists():
         before = json.loads(given.out.read_text(encoding="utf-8"))
-        if (before["seed"], before["provenance"]["commit"]) == (given.seed, source["commit"]):
+        pairs = zip(before["mutants"], mutants_, strict=False)
+        if before["seed"] == given.seed and all(asdict(m).items() <= b.items() for b, m in pairs):
             lines = before["mutants"]
     warm()
     folder = given.coverage.resolve()

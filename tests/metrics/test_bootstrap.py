@@ -51,6 +51,19 @@ def test_differences_are_paired():
     assert difference_interval(one, sums[0], one, sums[0]) is None
 
 
+def test_differences_of_calibration_errors_are_paired():
+    rng = np.random.default_rng(3)
+    confidence = rng.uniform(0.5, 1, (300, 1)).astype(np.float32)
+    correct = rng.random((300, 1)) < 0.7
+    changed = correct.copy()
+    changed[:3] = ~changed[:3]
+    one, other = (calibration_statistic(confidence, each, None) for each in (correct, changed))
+    sums = resampled_sums([one, other], None)
+    low, high = difference_interval(one, sums[0], other, sums[1])
+    assert low < other.observed() - one.observed() < high
+    assert high - low < 0.06, "of two samples of their own, 0.14"
+
+
 @pytest.mark.parametrize(("count", "total"), [(0, 20), (1, 100), (50, 100), (97, 100), (300, 300)])
 def test_the_interval_of_a_share_is_exact(count, total):
     statistic = mean_of(np.arange(total) < count, limits=(0.0, 1.0))

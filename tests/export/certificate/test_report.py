@@ -109,3 +109,7 @@ def test_differences_of_numbers_are_no_labels(rule, text):
     tally.add(np.float32([[1], [2]]), np.float32([[-1], [2]]))
     assert tally.differences().text().startswith(text)
     assert tally.differences().decided == 0
+
+
+def test_the_table_of_products_says_what_they_were_read_from(faithful):
+    assert f"Products of one batch, from the {faithful.dtypes.source}" in page(faithful)
