@@ -185,12 +185,13 @@ def test_bad_lists_name_file_and_line(tmp_path, row, message):
 def test_a_word_without_a_tag_where_names_are_declared():
     names = ClassLabel(names=["O", "B-PER", "I-PER"])
     features = Features({"tokens": List(Value("string")), "ner_tags": List(names)})
-    rows = {"tokens": [["Ann", "sleeps", "here"]], "ner_tags": [[1, -1, 0]]}
+    rows = {"tokens": [["Ann", "sleeps"], ["Bo", "rests"]], "ner_tags": [[1, -1], [1, 0]]}
     none = {"validation_fraction": 0.0, "test_fraction": 0.0}
-    part = Dataset.from_dict(rows, features=features)
-    data = load_data(ClassifyArguments(**none), DatasetDict({"train": part}))
-    assert data.label_names == ("O", "B-PER", "I-PER")
-    assert np.asarray(data.labels("train")).tolist() == [[1, -1, 0]]
+    parts = DatasetDict({"train": Dataset.from_dict(rows, features=features)})
+    with pytest.raises(InputError, match="the tag -1 in column 'ner_tags' stands for no label"):
+        load_data(ClassifyArguments(**none), parts)
+    kept = load_data(ClassifyArguments(**none, ignore_label="-1"), parts)
+    assert words_and_tags(kept) == [[("Bo", "B-PER"), ("rests", "O")]]
 
 
 def test_spans_become_tags_of_words(tmp_path):
