@@ -189,12 +189,13 @@ REFUSED = {
     "lists of labels": (
         "train.csv",
         csv_of((f"t{i}", f'"{i % 4},{i % 5}"') for i in range(40)),
-        r"20 of 20 different labels contain ',', such as '0,0', .*--task multi-label\.",
+        r"20 of 20 different labels contain ',', such as '0,0', .*--task multi-label\. "
+        r"If they are numbers with decimal commas, write points\. If each",
     ),
     "lists of labels between bars": (
         "train.csv",
         csv_of((f"t{i}", "|".join("abcd"[: i % 4 + 1][i % 3 :] or "a")) for i in range(40)),
-        r"--task multi-label --label_separator '\|'",
+        r"--task multi-label --label_separator '\|'\. If each",
     ),
     "half a surrogate": (
         "train.jsonl",

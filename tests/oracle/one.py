@@ -68,9 +68,11 @@ def in_this_process(case: Case, folder: Path) -> Result:
     settings = {**ALWAYS, **case.settings}
     task = [] if case.task in ("text", "pairs", *MEDIA) else ["--task", case.task]
     words = [*drawn.words(), *task]
+    start = time.perf_counter()
     done = product.train(
         [*words, "--output_dir", output, *product.flags(settings)], output, case.processes
     )
+    seconds = time.perf_counter() - start
     expected = refusal_of(case, drawn)
     if done.code == 2 and expected:
         left = [path.name for path in folder.glob("run*")]
@@ -88,6 +90,10 @@ def in_this_process(case: Case, folder: Path) -> Result:
     found, checked = check(case, drawn, run, folder)
     wrote = [line for line in done.out.splitlines() if line.startswith("wrote ")]
     found += compare("printed: where the files are", [str(output) in w for w in wrote], [True])
+    times, steps = run.record["timings"], [row["seconds"] for row in run.history]
+    parts = [sum(steps), times["training_seconds"], times["checkpoint_seconds"]]
+    is_possible = min(*steps, *parts) >= 0 and max(parts) <= times["total_seconds"] <= seconds
+    found += compare(f"seconds {parts} of {times['total_seconds']}", is_possible, True)
     found += RELATIONS[case.relation]((case, drawn, run), task, settings)
     if case.stop_after is not None:
         found += stopped(case, words, settings, run, folder)
