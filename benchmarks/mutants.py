@@ -193,6 +193,16 @@ def copied_commit(folder: Path) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Yield a folder that this process alone removes, and none of its copies when they end."""
+    name = tempfile.mkdtemp()
+    try:
+        yield name
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
+
+
 def warm() -> None:
     """Import what tests import, but nothing of `ampft`, which is another one in each copy."""
     for name in IMPORTED:
@@ -231,7 +241,10 @@ class Session:
             folders = tuple(PARTS.values())
             items[:] = sorted(
                 (item for item in items if not self.recorder.has(_file_of(item.nodeid))),
-                key=lambda item: not item.nodeid.startswith(folders),
+                key=lambda item: (
+                    not item.nodeid.startswith(folders),
+                    item.get_closest_marker("slow") is None,
+                ),
             )
 
     def _enter(self, name: str) -> None:
@@ -612,7 +625,7 @@ def _places_around(mutant: Mutant) -> Iterator[tuple[int, int]]:
 
 def measure(folder: Path) -> None:
     """Run what is not measured yet of the tests of a push, and keep what each of them executes."""
-    with tempfile.TemporaryDirectory() as name:
+    with temporary_folder() as name:
         tree = copied_commit(Path(name, "tree"))
         recorder = Recorder(folder, tree)
         if not recorder.has("tests/oracle/plan.py"):
@@ -713,7 +726,7 @@ def main() -> None:
     folder = given.coverage.resolve()
     if not given.measured:
         measure(folder)
-    with tempfile.TemporaryDirectory() as name:
+    with temporary_folder() as name:
         judge = Judge(Path(name, "judge"), Covered(folder))
         for index, mutant in enumerate(mutants_):
             if index == len(lines):

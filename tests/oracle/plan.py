@@ -14,7 +14,7 @@ from oracle import loops, media
 from oracle.cases import Case
 from oracle.draw import CLASSES as CLASSES_OF_DRAWN
 from oracle.draw import FAMILIES, MEDIA, TRAITS, Drawn
-from oracle.read import LIMITS, is_missing, kept_rows, label_of, named_rows, overlaps
+from oracle.read import LIMITS, is_missing, kept_rows, label_of, lacks, named_rows, overlaps
 from oracle.relations import RELATIONS
 from oracle.train import batches_of
 
@@ -339,12 +339,17 @@ def refusal_of(case: Case, drawn: Drawn) -> str:
         return reason
     for part in ("text", "label"):
         columns = drawn.texts if part == "text" else drawn.labels
-        lacks = any(
-            is_missing(row[c]) for rows in drawn.rows.values() for row in rows for c in columns
+        is_lacking = any(
+            lacks(case, drawn, row) if part == "text" else any(is_missing(row[c]) for c in columns)
+            for rows in drawn.rows.values()
+            for row in rows
         )
         if part == "label" and case.task == "multi-label":
             continue
-        if lacks and f"drop_missing_{part}{'s' if part == 'label' else ''}" not in case.settings:
+        if (
+            is_lacking
+            and f"drop_missing_{part}{'s' if part == 'label' else ''}" not in case.settings
+        ):
             return f"a missing {part}"
     return _refusal_of_rows(case, drawn)
 

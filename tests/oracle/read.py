@@ -55,7 +55,7 @@ def text_of(case: Case, drawn: Drawn, row: Row) -> Any:
         cells = [f"{name}: {_cell_text(row[name])}." for name in columns.split(",")]
         parts[0] = f"{' '.join(cells)} {parts[0]}"
     if (delimiter := case.settings.get("text_column_delimiter")) is not None:
-        return delimiter.join(parts)
+        return delimiter.join(part for part in parts if not is_missing(part))
     return tuple(parts) if len(parts) > 1 else parts[0]
 
 
@@ -70,7 +70,7 @@ def kept_rows(case: Case, drawn: Drawn, split: str) -> Kept:
     ignored = str(case.settings.get("ignore_label", "")).split(",")
     kept = []
     for index, row in enumerate(drawn.rows[split]):
-        lacks_text = any(is_missing(row[column]) for column in drawn.texts)
+        lacks_text = lacks(case, drawn, row)
         lacks_label = any(row[column] is None for column in drawn.labels)
         if case.task == "multi-label":
             lacks_label = False  # an empty cell has no labels
@@ -79,6 +79,12 @@ def kept_rows(case: Case, drawn: Drawn, split: str) -> Kept:
     if drawn.chosen is None:
         return kept
     return [(index, row) for index, row in kept if index in drawn.chosen[split]]
+
+
+def lacks(case: Case, drawn: Drawn, row: Row) -> bool:
+    """Return whether a row has no text: none of a pair, or none of those that are joined."""
+    needed = all if "text_column_delimiter" in case.settings else any
+    return needed(is_missing(row[column]) for column in drawn.texts)
 
 
 def named_rows(case: Case, drawn: Drawn) -> list[Row]:

@@ -214,7 +214,8 @@ def _class_weights(case: Case, classes: int, targets: Sequence[Any]) -> Tensor:
         counts = np.array([sum(k in target for target in targets) for k in range(classes)])
         return torch.tensor((len(targets) - counts) / counts, dtype=torch.float64)
     counts = np.bincount(np.array(targets), minlength=classes)
-    return torch.tensor(len(targets) / (classes * counts), dtype=torch.float64)
+    weights = len(targets) / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return torch.tensor(np.where(counts, weights, 1), dtype=torch.float64)  # 1 without rows
 
 
 def deviation_of(targets: Sequence[float], weights: Sequence[float]) -> float:
