@@ -601,3 +601,9 @@ def test_a_header_with_a_usual_name_is_not_doubted(tmp_path):
     assert "lacks a header" not in str(error.value)
     with pytest.raises(InputError, match="lacks a header"):
         load(tmp_path, f"a good film,a bad film\n{rows}")
+
+
+@pytest.mark.add_ons
+def test_an_index_of_masks_is_refused_for_texts(tmp_path):
+    with pytest.raises(InputError, match="--ignore_index"):
+        load(tmp_path, csv_of([("a", "x"), ("b", "y")] * 6), ignore_index=3)

@@ -236,7 +236,10 @@ def test_a_setting_that_is_not_the_runs_is_named(
     planted = faults.plant(faithful_artifact, tmp_path / "faulty", every[fault])
     made = certify(planted, certified_run, WITHOUT_TIMES)
     assert made.verdict == "failed"
-    assert SETTINGS[fault] in {each.kind for each in made.failures}
+    named = {each.kind: each.text for each in made.failures}
+    assert SETTINGS[fault] in named
+    if "." in (file := fault.partition(" ")[0]):
+        assert file in named[SETTINGS[fault]]
 
 
 def test_what_equals_to_rounding_is_not_estimated(faithful_artifact, certified_run):
