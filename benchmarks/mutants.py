@@ -74,6 +74,7 @@ IMPORTED = (
 )
 CASE = "generated case "  # Followed by its number; `.ci/run` runs the first ones of seed 0.
 CASES = 25
+TOO_LONG = "takes too long"
 NOTHING = ["no result"]  # of a process that was ended
 TICK = 0.1  # Seconds between two looks at a process.
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -647,7 +648,7 @@ def first_failure(tree: Path, names: list[str], seconds: float) -> str | None:
     ):
         failed = in_a_copy(tree.parent, work, 60 + 4 * seconds) if wanted else []
         if failed is None:
-            return "takes too long"
+            return TOO_LONG
         if failed:
             return str(failed[0])
     return None
@@ -685,6 +686,8 @@ class Judge:
             path.write_bytes(source)
             self._forget(path)
         fails = killed_by in self.covered.tests and not self._passes(str(killed_by))
+        if killed_by == TOO_LONG:  # the tests, or the machine
+            fails = first_failure(self.tree, tests, min(total, seconds)) == TOO_LONG
         took = round(time.perf_counter() - start, 1)
         counts = {"executed by": len(every), "tried": len(tests), "seconds": took}
         return {**asdict(mutant), **counts, "fails without it": fails, "killed by": killed_by}
