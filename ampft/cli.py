@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from ampft.arguments.commands import Command
@@ -58,6 +60,11 @@ def _run(words: Sequence[str]) -> None:
     elif name is None:
         raise InputError("the command is missing, such as ampft train. See ampft --help.")
     else:
+        if Path(name).suffix in (".yaml", ".yml", ".json") and Path(name).is_file():
+            raise InputError(
+                f"{name}: the command is missing before this file. If it holds settings of a "
+                f"training: ampft train --config {shlex.quote(name)}. See ampft --help."
+            )
         what = "unknown flag" if name.startswith("-") else "unknown command"
         hint = choice_hint(name, names())
         raise InputError(f"{what} {name}.{hint} See ampft --help.")

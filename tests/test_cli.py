@@ -91,6 +91,15 @@ def test_env_writes_json():
     assert {"versions", "modes"} <= set(environment)
 
 
+def test_a_file_of_settings_as_a_command_has_its_flag_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.yaml").write_text("max_train_steps: 3\n")
+    assert cli.main(["a b.yaml"]) == 2
+    assert "ampft train --config 'a b.yaml'" in capsys.readouterr().err
+    assert cli.main(["gone.yaml"]) == 2
+    assert "unknown command gone.yaml" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "match"),
     [

@@ -28,6 +28,12 @@ OF_IMAGES_AND_SOUNDS = (
     "max_length_seconds",
 )
 FILES = ("train_file", "validation_file", "test_file")
+HUB_NAMES = ("dataset_name", "model_name_or_path")
+HUB_ADDRESS = re.compile(
+    r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?"
+    r"(?P<name>[\w.-]+(?:/(?!tree/|blob/|resolve/)[\w.-]+)?)"
+)
+CURL = ("http://", "https://", "ftp://")  # addresses that curl reads
 PATHS = (*FILES, "dataset_name", "model_name_or_path", "processor_name", "output_dir")
 TRAINING_HELP = Help(
     "Fine-tune a Hugging Face classifier in the precision you request, and report the result and "
@@ -227,10 +233,15 @@ def _path_conflicts(arguments: ClassifyArguments) -> Iterator[str]:
             )
         elif name in FILES and value is not None and "://" in str(value):
             address = without_credentials(str(value))
+            how = f", such as with `curl -LO {shlex.quote(address)}`,"
             yield (
                 f"--{name} {address}: this is the address of a file, and only local files are "
-                f"read. Download it, such as with `curl -LO {shlex.quote(address)}`, and pass the "
-                "file."
+                f"read. Download it{how if address.startswith(CURL) else ''} and pass the file."
+            )
+        elif name in HUB_NAMES and (page := HUB_ADDRESS.match(str(value))):
+            yield (
+                f"--{name} {value}: this is the address of a page of the hub. Pass the name "
+                f"in it: --{name} {page['name']}"
             )
 
 

@@ -172,7 +172,10 @@ def as_number(text: str, location: str, column: str) -> str:
         return repr(float(stripped))
     hint = ""
     if NUMBER.fullmatch(stripped.replace(",", ".")):
-        hint = " Write a point instead of the comma."
+        hint = (
+            " Write a point instead of the comma; pandas.read_csv(FILE, sep=';', decimal=',') reads"
+            " a whole table."
+        )
     raise InputError(
         f"{location}: the label in column {quoted(column)} is {quoted(text)}, and --task "
         f"regression needs finite numbers.{hint} Correct the cell, or remove the flag to predict "

@@ -37,7 +37,7 @@ from ampft.data.media import MEDIA, kind_of_file
 from ampft.data.repeated_keys import repeated_key_notes
 from ampft.data.request import DataRequest, refuse_unused_options
 from ampft.data.row_collector import concatenated
-from ampft.data.row_labels import NO, UNLABELLED, YES, LabelParser
+from ampft.data.row_labels import NO, NUMBER, UNLABELLED, YES, LabelParser
 from ampft.data.sources.arrow_rows import read_rows
 from ampft.data.sources.data_sets import INDEX_COLUMN, MEDIA_TYPES
 from ampft.data.sources.folders import TEXT, folder_kind
@@ -50,6 +50,7 @@ from ampft.flag import split_names
 Loaded = tuple[dict[str, LabelledRows], DataColumns, list[str]]
 Describe = Callable[[], str]
 
+SEVERAL_ROWS = 20  # among which classes repeat
 MEDIA_ROWS = 20  # whose cells tell whether a column has images or sounds
 TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary")
 
@@ -172,7 +173,13 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         _refuse_files_without_labels(dataset, origin)
     hint = "" if dataset is not None else header_hint(columns, origin)
     if dataset is None and named is None and {*map(normalized_name, columns)}.isdisjoint(LABELS):
-        hint = _hint_on_objects(table) or _hint_on_yes_and_no(table) or hint
+        hint = (
+            _hint_on_objects(table)
+            or _hint_on_fasttext(table)
+            or _hint_on_yes_and_no(table)
+            or hint
+            or _hint_on_unlabelled_rows(table)
+        )
     labels = _label_columns(columns, named, origin=origin, describe=describe, hint=hint)
     if dataset is not None:
         media = _media_by_type(dataset, request, describe)
@@ -259,6 +266,32 @@ def _hint_on_objects(table: SourceTable) -> str:
                     " into a column of their own, such as with pandas.json_normalize(ROWS)."
                 )
     return ""
+
+
+def _hint_on_fasttext(table: SourceTable) -> str:
+    """Return what to do if texts begin with their labels, as in fastText; empty if not."""
+    for name in table.columns:
+        cells = [cell for _, (cell,) in islice(table.read((name,)), MEDIA_ROWS)]
+        if cells and all(str(cell).startswith("__label__") for cell in cells):
+            return (
+                f" The labels stand before the texts in {quoted(name)}, as in fastText. Write them"
+                f" into a column of their own, with pandas: TABLE[['label', {name!r}]] ="
+                f" TABLE[{name!r}].str.extract(r'__label__(\\S+) (.*)')."
+            )
+    return ""
+
+
+def _hint_on_unlabelled_rows(table: SourceTable) -> str:
+    """Return what to do if no column can hold classes, all being different texts; empty if not."""
+    rows = [row for _, row in islice(table.read(table.columns), SAMPLE_ROWS)]
+    columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
+    is_number = any(NUMBER.fullmatch(cell.strip()) for column in columns for cell in column[:1])
+    if len(rows) < SEVERAL_ROWS or is_number or any(len({*c}) < len(c) for c in columns):
+        return ""
+    return (
+        " No column repeats a value, so that none holds classes: add a column with the class of"
+        " each row. `ampft predict` needs none."
+    )
 
 
 def _hint_on_yes_and_no(table: SourceTable) -> str:

@@ -153,8 +153,10 @@ def _elsewhere(problem: str, folder: Path, media: MediaKind) -> str:
 
 
 def _on_windows_paths(problems: Sequence[str]) -> str:
-    """Return what to do if missing files have absolute paths of Windows; empty otherwise."""
-    if not all(re.search(r"\b[A-Za-z]:/.*: the file does not exist", each) for each in problems):
+    """Return what to do if missing files have absolute paths or network paths of Windows."""
+    if not all(
+        re.search(r"(?:\b[A-Za-z]:/|//\w).*: the file does not exist", each) for each in problems
+    ):
         return ""
     return " These are paths on a Windows machine: write them relative to the folder of the table."
 

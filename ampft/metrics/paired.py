@@ -105,4 +105,5 @@ def paired_interval(metric: Metric, sums: CaseSums, other: CaseSums) -> Interval
     half = max(float(stdtrit(n - 1, 1 - LEVEL / 2)) * max(error, effect), unseen)
     if not math.isfinite(half):
         return None
-    return Interval(value, value - half, value + half, n)
+    most = metric.largest_difference
+    return Interval(value, max(value - half, -most), min(value + half, most), n)

@@ -171,6 +171,21 @@ REFUSED = {
         '{"text":"a","label":[0,1]}\n',
         r"line 1: several labels, .*Add --task multi-label",
     ),
+    "text in an object": (
+        "train.jsonl",
+        '{"text":{"body":"a"},"label":0}\n',
+        r"line 1: column 'text' holds a nested value .*pandas\.json_normalize\(ROWS\)",
+    ),
+    "fastText in a column": (
+        "train.csv",
+        "text\n__label__a good soup\n__label__b bad soup\n",
+        r"The labels stand before the texts in 'text'.*\.extract\(r'__label__\(\\S\+\) \(\.\*\)'\)",
+    ),
+    "no column of classes": (
+        "train.csv",
+        "question1,question2\n" + "".join(f"a{i},b{i}\n" for i in range(20)),
+        r"No column repeats a value, .*add a column with the class of each row",
+    ),
     "nested text": (
         "train.jsonl",
         '{"text":"a","label":0}\n{"text":["b","c"],"label":0}\n',
@@ -592,6 +607,14 @@ def test_a_class_that_a_flag_removed_is_named(tmp_path, labels, message):
     content = "text,label\n" + "".join(f"t{i},{k}\n" for i, k in enumerate(labels.split()))
     with pytest.raises(InputError, match=rf"{message}.*remove --ignore_label"):
         load(tmp_path, content, ignore_label="-1")
+
+
+@pytest.mark.parametrize("kind", ["repeated", "numbers"])
+def test_a_column_that_may_have_labels_is_not_called_without(tmp_path, kind):
+    cells = [str(i // 2) + "b" if kind == "repeated" else str(i / 7) for i in range(20)]
+    with pytest.raises(InputError, match="Pass the label column") as error:
+        load(tmp_path, "text,other\n" + "".join(f"a{i},{cell}\n" for i, cell in enumerate(cells)))
+    assert "No column repeats" not in str(error.value)
 
 
 def test_a_header_with_a_usual_name_is_not_doubted(tmp_path):

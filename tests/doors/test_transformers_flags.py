@@ -623,6 +623,16 @@ def test_an_unknown_flag_hides_no_contradiction():
         ("--train_file=~/x.csv", "--train_file ~/x.csv: ~ stands for the home folder"),
         ("--dataset_name '~/x'", "--dataset_name ~/x: ~ stands for the home folder"),
         ("--train_file https://u:pw@x.org/a.csv", "--train_file https://x.org/a.csv: this is the"),
+        ("--train_file https://x.org/a.csv", "such as with `curl -LO https://x.org/a.csv`, and"),
+        ("--train_file s3://x/a.csv", "only local files are read. Download it and pass the file."),
+        (
+            "--dataset_name https://huggingface.co/datasets/stanfordnlp/imdb",
+            "Pass the name in it: --dataset_name stanfordnlp/imdb",
+        ),
+        (
+            "--train_file a.csv --model_name_or_path https://huggingface.co/roberta-base/tree/main",
+            "Pass the name in it: --model_name_or_path roberta-base\n",
+        ),
         ("settings.yaml", "If it is a file of settings: --config settings.yaml"),
         ("--task_name waterbirds", "is --dataset_name waterbirds, and your own --train_file"),
         ("--task_name waterbirds --train_file a.csv", "--train_file names the data already"),
@@ -630,7 +640,7 @@ def test_an_unknown_flag_hides_no_contradiction():
     ],
 )
 def test_what_was_meant_is_answered(typed, message):
-    assert message in "\n".join(refusal(typed))
+    assert message in "\n".join([*refusal(typed), ""])
 
 
 @pytest.mark.parametrize(

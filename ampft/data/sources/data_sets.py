@@ -93,11 +93,13 @@ def _configuration(request: DataRequest, configuration: str | None) -> DatasetDi
             " with --train_file."
         )
     _refuse_tables_of_one_name(folder)
+    # `datasets` makes a name of the last part of a path, and refuses . and ..
+    path = str(folder.resolve()) if folder.name in ("", "..") else name
     try:
         loaded = (
             load_from_disk(name)
             if is_saved
-            else read_dataset(name, configuration, revision=revision, cache_dir=request.cache_dir)
+            else read_dataset(path, configuration, revision=revision, cache_dir=request.cache_dir)
         )
     except Exception as error:  # downloads, caches and parsers raise many kinds
         reason = _reason(error, folder)

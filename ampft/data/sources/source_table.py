@@ -165,10 +165,13 @@ def as_text(value: object, location: str, column: str) -> str | None:
         return f"{value:f}"
     if isinstance(value, Real | timedelta | UUID):  # also numbers of numpy
         return str(value)
+    hint = ""
+    if isinstance(value, dict):
+        hint = " pandas.json_normalize(ROWS) writes each part of it into a column of its own."
     raise InputError(
         f"{location}: column {quoted(column)} holds a nested value ({type(value).__name__}"
         f" {quoted(value)}), but a cell must be a text or a single value. Write it as one"
-        " string, or pass another column."
+        f" string, or pass another column.{hint}"
     )
 
 
