@@ -10,6 +10,10 @@ from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, Di
 from ampft.text.numbers import confidence_percent, counted, mean_count, percent, points, seed_list
 
 MAX_CLASSES = 3  # in a sentence
+SHORT_INTERVAL = (
+    ", so that the interval may be too short on one side, and other examples may reverse the "
+    "verdict"
+)
 # 7 to 10 % with lognormal effects, 36 to 85 % with one in 20: `benchmarks/LOG.md`, "The price of an
 # allowance for lognormal effects of seeds".
 UNEVEN_SEEDS = (
@@ -235,6 +239,8 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
         parts.append(f"a margin of {comparison.units.margin_with_unit} is {share} of {reference}")
     if difference is not None and difference.carrying_cases is not None:
         parts.append(carrying_text(difference.carrying_cases, difference.cases))
+    if difference is not None and difference.carrying_labels is not None:
+        parts.append(carrying_labels_text(difference.carrying_labels, difference.cases))
     if difference is not None and difference.verdict == Verdict.EQUIVALENT:
         parts += _not_excluded(comparison, difference)
     if difference is not None and OUTCOMES.get(difference.verdict or "") in (EQUIVALENT, BETTER):
@@ -249,8 +255,16 @@ def carrying_text(carrying: int, cases: int) -> str:
     """Return that a few large errors decide a metric without a largest error."""
     return (
         "a few large errors carry this difference: half of its variance comes from "
-        f"{carrying:,} of {cases:,} cases, so that the interval may be too short on one side, "
-        "and other examples may reverse the verdict"
+        f"{carrying:,} of {cases:,} cases{SHORT_INTERVAL}"
+    )
+
+
+def carrying_labels_text(carrying: int, cases: int) -> str:
+    """Return that a few extreme labels could decide a metric without a largest error."""
+    return (
+        "a few extreme labels could decide this difference: an error on one of the "
+        f"{carrying:,} most extreme of {cases:,} cases weighs as much as many others"
+        f"{SHORT_INTERVAL}"
     )
 
 

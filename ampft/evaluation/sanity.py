@@ -233,7 +233,7 @@ def youden_j_values(outcome: Outcome) -> npt.NDArray[np.float64]:
 def _losses(outcome: Outcome, metric: str) -> tuple[FloatArray, FloatArray]:
     """Return (n,) sums over the units of each case, and (n,) numbers of its units."""
     sums = outcome.sums(metric)
-    table = sums.patterns[:, [0, 2]].toarray()[sums.pattern_of]
+    table = sums.patterns[:, [0, -1]].toarray()[sums.pattern_of]
     return table[:, 0], table[:, 1]
 
 

@@ -331,5 +331,5 @@ def case_losses(sums: CaseSums) -> tuple[FloatArray, FloatArray]:
     Args:
         sums: Sums of the n cases for a metric that is a mean of losses.
     """
-    table = sums.patterns[:, [0, 2]].toarray()[sums.pattern_of]
+    table = sums.patterns[:, [0, -1]].toarray()[sums.pattern_of]
     return table[:, 0], table[:, 1]

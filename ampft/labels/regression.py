@@ -21,7 +21,7 @@ from ampft.decision import Rule
 from ampft.errors import InputError
 from ampft.labels.number_metrics import pearson, r_squared
 from ampft.labels.unclassified import Unclassified
-from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric, mean_sums
+from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric
 from ampft.tasks.loss import summed_squared_error
 from ampft.tasks.loss_settings import LossSettings
 from ampft.tasks.outcome import OutcomeMistakes, check_weights, read_weights, weight_column
@@ -35,17 +35,25 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
-R2 = Metric("r2", "R²", r_squared, None, costliest_of_worst)
+R2 = Metric("r2", "R²", r_squared, None, costliest_of_worst, cost_of_mean=2)
 MSE = replace(
     mean_metric("mse", "mean squared error", values=lambda p: p.errors**2),
     costliest=costliest_of_worst,
+    cost_of_mean=1,
 )
 MAE = replace(
     mean_metric("mae", "mean absolute error", values=lambda p: np.abs(p.errors)),
     costliest=costliest_of_worst,
+    cost_of_mean=1,
 )
 PEARSON = Metric(
-    "pearson", "Pearson correlation", pearson, None, costliest_of_worst, is_share=False
+    "pearson",
+    "Pearson correlation",
+    pearson,
+    None,
+    costliest_of_worst,
+    is_share=False,
+    cost_of_mean=3,
 )
 METRICS = {metric.name: metric for metric in (R2, MSE, MAE, PEARSON)}
 
@@ -180,7 +188,9 @@ class RegressionPredictions(Unclassified):
         """Return the sums from which `metric` is computed."""
         values = METRICS[metric].values
         if values is not None:
-            return mean_sums(values(self)).weighted(self.weights)
+            mean = np.full(len(self), np.average(self.labels, weights=self.weights))
+            parts = (values(self), values(replace(self, values=mean)), np.ones(len(self)))
+            return CaseSums.of_cases(np.stack(parts, axis=1)).weighted(self.weights)
         label, value = self._standardized
         error = label - value
         vectors: tuple[FloatArray, ...] = (error**2, label, label**2, np.ones(len(self)))

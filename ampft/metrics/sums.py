@@ -6,8 +6,8 @@ then a subtraction, so that the jackknife is exact for every metric, and the uni
 tokens of a sentence, the pixels of an image) never count as independent evidence.
 
 Sums of class counts have 3 K + 1 entries for K classes: K numbers of true positives, K of labels, K
-of predictions, and the number of cases. Sums of a mean have 3 entries: the sum of the values, the
-sum of their squares, and the number of cases.
+of predictions, and the number of cases. Sums of a mean have the sum of the values first, and the
+number of cases last.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def single_label_sums(labels: IntArray, predicted: IntArray, classes: int) -> Ca
 
 def mean_sums(values: FloatArray) -> CaseSums:
     """Return the sums of a mean over (n,) values, one per case."""
-    return CaseSums.of_cases(np.stack([values, values**2, np.ones(len(values))], axis=1))
+    return CaseSums.of_cases(np.stack([values, np.ones(len(values))], axis=1))
 
 
 def _renumbered(codes: IntArray, limit: int) -> tuple[IntArray, IntArray]:
@@ -230,7 +230,7 @@ def matthews(sums: FloatArray) -> FloatArray:
 
 def mean(sums: FloatArray) -> FloatArray:
     """Return the mean of sums made by `mean_sums`."""
-    return ratio(sums[..., 0], sums[..., 2])
+    return ratio(sums[..., 0], sums[..., -1])
 
 
 # Effect of one changed label
@@ -383,6 +383,9 @@ class Metric:
     # Function of an outcome that returns a value per case or unit, whose mean is the metric; None
     # for a function of class counts.
     values: Callable[[Any], FloatArray] | None = None
+    # Index of the entry of the sums with what a case would cost a model that predicts the mean of
+    # the labels; None if the sums do not have it.
+    cost_of_mean: int | None = None
 
     @property
     def largest_difference(self) -> float:

@@ -137,6 +137,6 @@ def _count_sums(
 
 
 def unit_mean_sums(values: FloatArray, sentences: SentenceLayout) -> CaseSums:
-    """Return the sums of a mean over words: of (m,) values, of their squares, and of words."""
-    columns = (sentences.sums(values), sentences.sums(values**2), sentences.counts)
+    """Return the sums of a mean over words: of (m,) values, and of words."""
+    columns = (sentences.sums(values), sentences.counts)
     return CaseSums.of_cases(np.stack(columns, axis=1))

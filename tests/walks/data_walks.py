@@ -231,6 +231,29 @@ WALKS: dict[str, Walk] = {
         (Remedy("--dataset_name d --label_column_name cls", add="--dataset_name d"
                 " --label_column_name cls", without="--train_file d/t.tar"),),
     ),
+    "a shard in the current folder": Walk(
+        {"t.tar": _shard()}, "--train_file t.tar",
+        (Remedy("--dataset_name . --label_column_name cls", add="--dataset_name ."
+                " --label_column_name cls", without="--train_file t.tar"),),
+    ),
+    "labels before texts": Walk(
+        {"t.csv": "text\n__label__a good film\n__label__b bad film\n"}, FILE,
+        (Remedy("Write them into a column of their own", files={
+            "t.csv": "text,label\ngood film,a\nbad film,b\n"}),),
+    ),
+    "no column of classes": Walk(
+        {"t.csv": "text,other\n" + "".join(f"x{n},y{n}\n" for n in range(20))}, FILE,
+        (Remedy("add a column with the class of each row", files={"t.csv": "text,other,label\n"
+                + "".join(f"x{n},y{n},{n % 2}\n" for n in range(20))}),),
+    ),
+    "a text in an object": Walk(
+        {"t.jsonl": lines({"document": {"text": "x"}, "label": "a"},
+                          {"document": {"text": "y"}, "label": "b"})},
+        "--train_file t.jsonl --text_column_names document",
+        (Remedy("pandas.json_normalize(ROWS)", add="--text_column_names document.text",
+                without="--text_column_names document", files={"t.jsonl": lines(
+                    {"document.text": "x", "label": "a"}, {"document.text": "y", "label": "b"})}),),
+    ),
     "nested objects": Walk(
         {"t.jsonl": lines(*({"data": {"text": f"t{i}"}, "annotation": {"label": "ab"[i % 2]}}
                             for i in range(6)))}, "--train_file t.jsonl",

@@ -130,6 +130,11 @@ OF_PREDICTIONS = {
     ),
     "a recipe": changed("recipe clasify", instead("clasify", "classify", "Choose one of")),
     "no command": changed("", Remedy("See ampft --help", add="--help")),
+    "a file of settings as a command": changed(
+        "s.yaml",
+        instead("s.yaml", "train --config s.yaml --help", "ampft train --config"),
+        files={"s.yaml": "max_train_steps: 3\n"},
+    ),
     "another command": changed("trian", instead("trian", "train --help", "Did you mean 'train'")),
     "an audit into the run": changed(
         "audit run --json run/a.json --steps 1",

@@ -62,6 +62,7 @@ FloatArray = npt.NDArray[np.float64]
 CHUNK = 1 << 16  # cases at a time; memory besides the sums is S x CHUNK floats
 TIE_TOLERANCE = 1e-9  # relative; one example flipped at every seed gives min_variance, rounded
 FEW = 0.01  # of the cases, see `few_carrying`
+FEW_LABELS = 0.02  # of the cases, by what they would cost a model that predicts the mean
 MIN_P = 1e-15  # smaller p-values are given as this
 
 
@@ -85,24 +86,28 @@ class JackknifeDifferences:
     # Number of cases whose errors are most of the uncertainty; None for no such few, see
     # `few_carrying`.
     carrying: int | None = None
+    # The same of what the cases would cost a model that predicts the mean of the labels; None for
+    # no such few, or with `carrying`.
+    carrying_labels: int | None = None
     largest: float = math.inf  # Largest possible difference, see `Metric.largest_difference`.
 
 
-def few_carrying(effects: FloatArray) -> int | None:
+def few_carrying(effects: FloatArray, share: float = FEW) -> int | None:
     """Return the number of cases with half of the variance over cases, if it is small.
 
-    It is small up to `FEW` of the cases; 5 % have half of it if errors are normal. Otherwise a few
-    large errors carry a mean, and a sample without them misses it on one side: with errors by t
-    with 3 degrees of freedom in 1 to 30 % of 1,000 cases, the 95 % interval by t misses the mean in
-    24 to 40 % of samples.
+    5 % of the cases have half of it if errors are normal. If a few large errors carry a mean, a
+    sample without them misses it on one side, and cannot show it. So the labels are asked as well:
+    what a case would cost a model that predicts their mean. `benchmarks/large_errors.py` measures
+    how often intervals miss with and without such few cases.
 
     Args:
         effects: (n,) effects of the cases, such as pseudo-values of the jackknife.
+        share: Largest share of the cases that counts as small.
     """
     squares = np.sort((effects - effects.mean()) ** 2)[::-1]
     half = squares.sum() / 2
     count = int(np.searchsorted(np.cumsum(squares), half)) + 1
-    return count if half > 0 and count <= max(1, FEW * len(effects)) else None
+    return count if half > 0 and count <= max(1, share * len(effects)) else None
 
 
 def jackknife_differences(
@@ -148,6 +153,11 @@ def jackknife_differences(
         )
     per_seed = values[0] - values[1]
     pseudovalues = per_seed.mean() - (cases - 1) * (left_out - left_out.mean())
+    carrying = few_carrying(pseudovalues) if metric.costliest is costliest_of_worst else None
+    carrying_labels = None
+    if carrying is None and metric.cost_of_mean is not None:
+        costs = baseline[0].patterns[:, [metric.cost_of_mean]].toarray()[:, 0]
+        carrying_labels = few_carrying(costs[baseline[0].pattern_of], FEW_LABELS)
     diagonal = float(np.trace(covariances))
     pairs = seeds * (seeds - 1)
     return JackknifeDifferences(
@@ -158,7 +168,8 @@ def jackknife_differences(
         case_effect=max(metric.effect_of_changed_case(sums) for sums in baseline),
         pseudovalues=pseudovalues,
         costliest=metric.costliest_case(baseline),
-        carrying=few_carrying(pseudovalues) if metric.costliest is costliest_of_worst else None,
+        carrying=carrying,
+        carrying_labels=carrying_labels,
         largest=metric.largest_difference,
     )
 
@@ -264,6 +275,7 @@ class DifferenceEstimate:
     # The kind of case whose loss costs the metric most; None if it is unknown.
     costliest: CostliestCase | None = None
     carrying: int | None = None  # As in `JackknifeDifferences`.
+    carrying_labels: int | None = None  # As in `JackknifeDifferences`.
     largest: float = math.inf  # As in `JackknifeDifferences`.
 
     @property
@@ -449,6 +461,7 @@ def estimate_over_cases(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         case_distribution=cases,
         costliest=jackknife.costliest,
         carrying=jackknife.carrying,
+        carrying_labels=jackknife.carrying_labels,
         largest=jackknife.largest,
     )
 

@@ -104,6 +104,9 @@ class Difference:
     # Number of cases with half of the variance over cases, if it is so small that a few large
     # errors carry a metric without a largest error; otherwise None.
     carrying_cases: int | None = None
+    # Otherwise, the number of cases with half of the variance of what a model costs that predicts
+    # the mean of the labels, if it is small: a few extreme labels; otherwise None.
+    carrying_labels: int | None = None
 
     @classmethod
     def of(cls, each: DifferenceEstimate, *, alpha: float) -> Self:
@@ -124,6 +127,7 @@ class Difference:
             jackknife_variance=each.jackknife_variance,
             jackknife_covariance=each.jackknife_covariance,
             carrying_cases=each.carrying,
+            carrying_labels=each.carrying_labels,
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from ampft.comparison.findings import ArmResult, BatchTiming, Comparison
-from ampft.comparison.verdict_text import carrying_text
+from ampft.comparison.verdict_text import carrying_labels_text, carrying_text
 from ampft.runs.client_answers import ServedPart
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, one_of
@@ -138,6 +138,7 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         "not quite the model's; the size of the gain is uncertain"
     ),
     "carrying": lambda carrying, cases: carrying_text(carrying, cases),
+    "carrying_labels": lambda carrying, cases: carrying_labels_text(carrying, cases),
     "learned_nothing": lambda warning: (
         f"the metric has no verdict, because the models did not train well: {warning.rstrip('.')}"
     ),

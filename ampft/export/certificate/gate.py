@@ -369,6 +369,9 @@ def _notes(draft: Certificate) -> Iterator[Finding]:
     difference = draft.arm.difference
     if difference is not None and difference.carrying_cases is not None:
         yield finding("carrying", carrying=difference.carrying_cases, cases=difference.cases)
+    if difference is not None and difference.carrying_labels is not None:
+        carrying, cases = difference.carrying_labels, difference.cases
+        yield finding("carrying_labels", carrying=carrying, cases=cases)
     suspects = [each for arm in draft.comparison.arms for each in arm.suspect_runs]
     if suspects and not draft.arm.outcome and suspects[0].warnings:
         yield finding("learned_nothing", warning=suspects[0].warnings[0])

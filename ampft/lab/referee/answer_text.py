@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import starmap
 
-from ampft.comparison.verdict_text import carrying_text
+from ampft.comparison.verdict_text import carrying_labels_text, carrying_text
 from ampft.files import CHANGED, GONE, SAME
 from ampft.lab.referee.judge import Judgement
 from ampft.lab.referee.keep_or_drop import CandidateAnswer, Claim
@@ -151,6 +151,8 @@ def _trial_rows(
         )
         if found.carrying_cases is not None and found.cases is not None:
             rows["errors"] = carrying_text(found.carrying_cases, found.cases)
+        if found.carrying_labels is not None and found.cases is not None:
+            rows["errors"] = carrying_labels_text(found.carrying_labels, found.cases)
         if found.seeds_to_decide:
             low, high = found.seeds_to_decide
             rows["decides"] = f"{low} to {high} seeds may decide"

@@ -181,7 +181,8 @@ class GainEstimate:
     # Number of cases that would show a gain of this size; None likewise.
     cases_to_show: int | None = None
     carrying_cases: int | None = None  # As in `Difference`.
-    cases: int | None = None  # Number of cases, if `carrying_cases` is known.
+    carrying_labels: int | None = None  # As in `Difference`.
+    cases: int | None = None  # Number of cases, if one of these is known.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +241,8 @@ def decide(
         lower=lower,
         interval=interval,
         carrying_cases=estimate.carrying,
-        cases=None if estimate.carrying is None else estimate.cases,
+        carrying_labels=estimate.carrying_labels,
+        cases=estimate.cases if estimate.carrying or estimate.carrying_labels else None,
     )
     is_better = question.claim is Claim.BETTER
     if not question.has_learned:
