@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from ampft.errors import InputError, quoted
 from ampft.flag import OUTPUT, REQUIRED, flag, positional
 from ampft.precision.modes import BASELINE
 from ampft.processes import ENGINES, LOCAL, RAY, are_several
+from ampft.runs.start import let_waiting_threads_sleep
+from ampft.text.terminal import labelled, print_line
 
 STANDARD_INPUT = "-"
 ROWS, COLUMNS = "rows and computation", "columns of the file"
@@ -101,6 +104,8 @@ def predict(line: CommandLine[PredictFlags]) -> None:
     others = ("model", "text", "output_dir", "engine")
     settings = {name: value for name, value in vars(flags).items() if name not in others}
     request = PredictRequest(texts=flags.text, **settings)
+    if (note := let_waiting_threads_sleep(None)) is not None:
+        print_line(labelled("threads", note), file=sys.stderr)
     from ampft.runs.predict import load_run_classifier, predict_file
 
     is_artifact = (Path(flags.model) / "artifact.json").is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ def contention_note(before: CpuTime, now: CpuTime, *, threads: int, cores: int) 
     return (
         f"other programs use the cores: {threads} threads get the time of {own:.1f} of {cores} "
         "cores, and threads that wait for each other can be many times slower than one. Start "
-        f"again with --cpu_threads {max(1, min(int(own), threads - 1))}, or when the others have "
-        "ended. (The number is recorded, and runs that are compared need the same.)"
+        "again with OMP_WAIT_POLICY=passive, so that they sleep (no digit changes), or when the "
+        "others have ended."
     )
 
 
@@ -71,7 +72,8 @@ class ContentionMonitor(Feature):
         return {}
 
     def _look(self) -> None:
-        if self._is_told or time.perf_counter() - self.before.wall < SECONDS:
+        sleep = os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
+        if sleep or self._is_told or time.perf_counter() - self.before.wall < SECONDS:
             return
         now, cores = CpuTime.now(), psutil.cpu_count() or 1
         note = contention_note(self.before, now, threads=self.threads, cores=cores)

@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from ampft.arguments import ClassifyArguments
 from ampft.data.sources.file_names import check_file, named_files
 from ampft.runs.folder import check_output_folder
 from ampft.runs.later_parts import trained_checkpoint
-from ampft.text.terminal import print_phase
+from ampft.text.terminal import labelled, print_line, print_phase
+
+LOOK_SECONDS = 0.2  # for which the use of the cores is measured
+LEAST_MISSING = 0.6  # cores, from which on sleeping is faster
 
 if TYPE_CHECKING:
     from accelerate.tracking import GeneralTracker
@@ -36,7 +41,45 @@ def check_start(args: ClassifyArguments) -> None:
         is_ended = trained_checkpoint(Path(args.output_dir)) is not None
         check_output_folder(args.output_dir, overwrite=args.overwrite_output_dir or is_ended)
     if "torch" not in sys.modules:
+        if (note := let_waiting_threads_sleep(args.cpu_threads)) is not None:
+            print_line(labelled("threads", note))
         print_phase("importing PyTorch and transformers")
+
+
+def let_waiting_threads_sleep(threads: int | None) -> str | None:
+    """Let threads that wait for each other sleep if other programs use their cores.
+
+    GNU OpenMP, which PyTorch has on Linux, makes a thread that waits for the others use its core
+    for milliseconds. Where another program has that core, the thread that is waited for runs
+    later. Threads that sleep take 0.4 times the time of a step on two cores of which one is busy,
+    and 1.4 times on idle ones (`benchmarks/LOG.md`); no digit changes. OpenMP reads the variable
+    when PyTorch is imported.
+
+    Args:
+        threads: Number of threads from `--cpu_threads`; None for one per physical core.
+
+    Returns:
+        What was done, for the user; None where enough cores are idle, or the user has chosen.
+    """
+    cores = psutil.cpu_count() or 1
+    wanted = threads or _threads_of_environment() or psutil.cpu_count(logical=False) or cores
+    is_chosen = not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}.isdisjoint(os.environ)
+    if is_chosen or wanted < 2 or os.environ.get("WORLD_SIZE", "1") != "1":
+        return None
+    busy = cores * psutil.cpu_percent(LOOK_SECONDS) / 100
+    if busy < cores - wanted + LEAST_MISSING:
+        return None
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    return (
+        f"other programs use {busy:.1f} of {cores} cores, so threads that wait for each other "
+        "sleep, which changes no digit (OMP_WAIT_POLICY=active keeps them awake)"
+    )
+
+
+def _threads_of_environment() -> int | None:
+    """Return the number of threads that the user set; accelerate's launcher sets one too."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() and "ACCELERATE_DYNAMO_MODE" not in os.environ else None
 
 
 def check_data_files(args: ClassifyArguments) -> None:

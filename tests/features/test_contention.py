@@ -14,26 +14,26 @@ def later(*, own: float, used: float, wall: float = 4.0) -> CpuTime:
 
 
 @pytest.mark.parametrize(
-    ("own", "used", "threads", "cores", "advice"),
+    ("own", "used", "threads", "cores", "is_said"),
     [
-        (1.0, 2.0, 2, 2, 1),  # a busy loop on each of two cores
-        (0.4, 2.0, 2, 2, 1),
-        (30.0, 64.0, 64, 64, 30),
-        (0.5, 4.0, 2, 4, 1),
-        (1.9, 2.0, 16, 2, None),  # more threads than cores get all cores
-        (2.0, 2.0, 2, 2, None),  # nobody else
-        (1.2, 1.2, 2, 2, None),  # a small model on a quiet machine, whose threads sleep
-        (1.0, 2.0, 1, 2, None),  # one thread never waits for another
-        (8.0, 30.0, 8, 64, None),  # others, on other cores
+        (1.0, 2.0, 2, 2, True),  # a busy loop on each of two cores
+        (0.4, 2.0, 2, 2, True),
+        (30.0, 64.0, 64, 64, True),
+        (0.5, 4.0, 2, 4, True),
+        (1.9, 2.0, 16, 2, False),  # more threads than cores get all cores
+        (2.0, 2.0, 2, 2, False),  # nobody else
+        (1.2, 1.2, 2, 2, False),  # a small model on a quiet machine, whose threads sleep
+        (1.0, 2.0, 1, 2, False),  # one thread never waits for another
+        (8.0, 30.0, 8, 64, False),  # others, on other cores
     ],
 )
-def test_only_threads_that_others_keep_from_running_are_named(own, used, threads, cores, advice):
+def test_only_threads_that_others_keep_from_running_are_named(own, used, threads, cores, is_said):
     note = contention_note(START, later(own=own, used=used), threads=threads, cores=cores)
-    if advice is None:
+    if not is_said:
         assert note is None
     else:
         assert f"get the time of {own:.1f} of {cores} cores" in note
-        assert f"--cpu_threads {advice}," in note
+        assert "OMP_WAIT_POLICY=passive" in note
 
 
 def test_a_run_says_it_once_and_not_before_it_can_know(monkeypatch):
@@ -44,6 +44,7 @@ def test_a_run_says_it_once_and_not_before_it_can_know(monkeypatch):
         later(own=1.2, used=2, wall=12.0),
     ]
     lines = []
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setattr(CpuTime, "now", classmethod(lambda _: looks[0]))
     monkeypatch.setattr(contention.psutil, "cpu_count", lambda: 2)
     monkeypatch.setattr(contention.time, "perf_counter", lambda: looks[0].wall)
@@ -54,3 +55,13 @@ def test_a_run_says_it_once_and_not_before_it_can_know(monkeypatch):
         monitor.after_step(None)
         assert len(lines) == expected
     assert lines[0].startswith("threads ")
+
+
+def test_nothing_is_said_of_threads_that_sleep(monkeypatch):
+    lines = []
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setattr(CpuTime, "now", classmethod(lambda _: later(own=1, used=2)))
+    monkeypatch.setattr(contention.psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(contention.time, "perf_counter", lambda: START.wall + 4)
+    ContentionMonitor(2, START, lines.append).begin()
+    assert lines == []
