@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from ampft.errors import InputError, quoted
 from ampft.text.numbers import counted
 
 MOST_ROWS = 100_000  # rows that are examined
+PLAIN_TEXT = (".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".txt", ".conll")
+_OF_FILES = "Read the file with its encoding (--encoding), or repair it: ftfy FILE > NEW."
+_OF_TABLES = "Repair the texts with ftfy.fix_text of the package ftfy."
 LEAST_SHARE = 0.5  # of the texts, for what single texts can have
 # Characters that the bytes 0x80 to 0xbf are in Windows-1252, which continue a character of UTF-8.
 _CONTINUES = "".join(bytes([b]).decode("cp1252", "ignore") for b in range(0x80, 0xC0)) + "\x81\x9d"
@@ -67,14 +71,15 @@ def _garbled(train: LabelledRows, column: str) -> list[str]:
             lost.append(row)
     notes = []
     if in_two:
+        is_plain = Path(train.origin).suffix.lower() in PLAIN_TEXT
         meant = ""
         with suppress(UnicodeError):
             meant = example.encode("cp1252").decode("utf-8")
         notes.append(
             f"{counted(len(in_two), 'training text')} with characters such as {quoted(example)}"
             f"{meant and f' for {quoted(meant)}'}: UTF-8 that a program read as Windows-1252, first"
-            f" in {train.location(np.array(in_two[:1]))}. Read the file with its encoding "
-            "(--encoding), or repair it: ftfy FILE > NEW."
+            f" in {train.location(np.array(in_two[:1]))}. "
+            f"{_OF_FILES if is_plain else _OF_TABLES}"
         )
     if lost:
         notes.append(

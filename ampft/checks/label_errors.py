@@ -360,7 +360,7 @@ def label_errors_page(found: LabelErrors, name: str) -> str:
         f"{found.method}, fitted on other rows, contradict these labels. Some of them are "
         f"right. To correct labels, write the right ones into the column {CORRECTED!r} of "
         f"{LABEL_ERRORS_NAME}, leave it empty where the label is right, and train again with "
-        f"--label_corrections {LABEL_ERRORS_NAME}."
+        "--label_corrections and the path of that file."
     )
     blocks: list[Block] = [Paragraph(lead), Cards(tuple(map(_card, shown)), role="cases")]
     if len(found.errors) > len(shown):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,8 @@ import numpy as np
 from ampft.data.dataset import cells
 from ampft.data.labelled_rows import LabelledRows
 from ampft.data.row_labels import RowLabels
+from ampft.data.sources.readers import open_table
+from ampft.data.sources.source_table import as_text
 from ampft.errors import InputError, listed, quoted, quoted_list
 from ampft.text.numbers import counted
 
@@ -24,7 +25,7 @@ COLUMNS = ("label", CORRECTED, "text")
 class Correction:
     """A label that was corrected."""
 
-    line: int  # Line of the table.
+    line: int  # Line or row of the table.
     text: str  # The text, or the texts of a pair on two lines.
     label: str  # The former label.
     corrected: str  # The right one.
@@ -77,14 +78,21 @@ def _changed(
     path: str,
 ) -> int:
     """Correct codes in place; return how many rows have another label."""
-    changed, missing, code_of = 0, [], {name: code for code, name in enumerate(names)}
+    missing, code_of = [], {name: code for code, name in enumerate(names)}
+    former = codes.copy()  # a text can have several labels that are all corrected
+    made: dict[tuple[str, str], Correction] = {}
     for each in corrections:
-        found = rows.get(each.text, ())
-        former, new = code_of.get(each.label, -1), code_of[each.corrected]
-        wrong = [row for row in found if codes[row] == former]
+        first = made.setdefault((each.text, each.label), each)
+        if first.corrected != each.corrected:
+            raise InputError(
+                f"{FLAG} {path}, lines {first.line} and {each.line}: the same text with the same "
+                f"label is corrected to {quoted(first.corrected)} and to {quoted(each.corrected)}. "
+                "Give both one label."
+            )
+        found, new = rows.get(each.text, ()), code_of[each.corrected]
+        wrong = [row for row in found if former[row] == code_of.get(each.label, -1)]
         codes[wrong] = new
-        changed += len(wrong)
-        if not wrong and not any(codes[row] == new for row in found):
+        if not wrong and not any(former[row] == new for row in found):
             missing.append(each.line)
     if missing:
         lines = listed(list(map(str, missing)), limit=10)
@@ -93,25 +101,23 @@ def _changed(
             "has this text and this label. Pass the table of the same training data, and change "
             f"only its column {CORRECTED}."
         )
-    return changed
+    return int((codes != former).sum())
 
 
 def _read(path: Path) -> list[Correction]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            table = [(reader.line_num, row) for row in reader]
-            header = reader.fieldnames or ()
-    except (OSError, ValueError, csv.Error) as error:
-        raise InputError(f"{FLAG} {path}: the table cannot be read ({error}).") from None
-    missing = [name for name in COLUMNS if name not in header]
+    table = open_table(path, flag=FLAG, encoding="utf-8")
+    missing = [name for name in COLUMNS if name not in table.columns]
     if missing:
         raise InputError(
             f"{FLAG} {path}: the columns {quoted_list(missing)} are missing. Pass the "
             "label_errors.csv of a run with --inspect_data."
         )
-    return [
-        Correction(line, row["text"] or "", row["label"] or "", row[CORRECTED].strip())
-        for line, row in table
-        if (row[CORRECTED] or "").strip() and row[CORRECTED].strip() != row["label"]
-    ]
+    corrections = []
+    for number, row in table.read(COLUMNS):
+        label, right, text = (
+            as_text(cell, table.place(number), name) or ""
+            for name, cell in zip(COLUMNS, row, strict=True)
+        )
+        if right.strip() not in ("", label):
+            corrections.append(Correction(number, text, label, right.strip()))
+    return corrections

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ampft.comparison.findings import Comparison
 from ampft.comparison.remarks import remark
+from ampft.data.sources.source_table import as_text
 from ampft.doors.foreign_predictions import compare_rows
 from ampft.doors.foreign_tables import ONLY_TABLE, ForeignRun
 from ampft.errors import InputError
@@ -114,7 +115,7 @@ def _predicted(file: str, saved: SavedClassifier) -> ForeignRun:
             continue
         inputs.append(values)
         labels.append(label)
-        groups.append(str(cells[-1]))
+        groups.append(as_text(cells[-1], place, group) if group else None)
     if without or not inputs:
         raise InputError(
             f"{rows.table.place(*without) if without else file}: no label, or nothing to predict. "

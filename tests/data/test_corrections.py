@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 
+import pandas as pd
 import pytest
 
 from ampft.data.load import load_data
@@ -31,12 +32,16 @@ def loaded(tmp_path, corrections, rows=ROWS):
     )
 
 
-def labels_of(data):
-    return {
+def all_labels_of(data):
+    return [
         (text, data.label_names[label])
         for part in data.splits.values()
         for text, label in zip(part["text"][:], part["label"][:], strict=True)
-    }
+    ]
+
+
+def labels_of(data):
+    return set(all_labels_of(data))
 
 
 def test_rows_of_all_splits_get_the_corrected_labels(tmp_path):
@@ -80,5 +85,44 @@ def test_another_file_is_refused(tmp_path):
     path = table(tmp_path / "errors.csv", [("x", "y")], ("text", "label"))
     with pytest.raises(InputError, match="the columns 'corrected' are missing"):
         loaded(tmp_path, path)
-    with pytest.raises(InputError, match=r"gone\.csv: the table cannot be read"):
+    with pytest.raises(InputError, match=r"gone\.csv does not exist"):
         loaded(tmp_path, "gone.csv")
+
+
+def test_labels_of_one_text_are_exchanged_and_not_merged(tmp_path):
+    rows = [("fine", "neg"), ("fine", "pos"), ("good", "pos"), ("bad", "neg")] * 3
+    path = table(
+        tmp_path / "errors.csv",
+        [(0, "neg", "pos", "pos", "fine"), (1, "pos", "neg", "neg", "fine")],
+    )
+    data = loaded(tmp_path, path, rows)
+    fine = [label for text, label in all_labels_of(data) if text == "fine"]
+    assert sorted(fine) == ["neg"] * 3 + ["pos"] * 3
+    assert any("the labels of 6 training rows were corrected" in note for note in data.notes)
+
+
+def test_two_right_labels_of_one_row_are_refused(tmp_path):
+    rows = [*ROWS, ("good", "mixed"), ("bad", "mixed")]
+    path = table(
+        tmp_path / "errors.csv",
+        [(2, "neg", "pos", "pos", "fine"), (3, "neg", "pos", "mixed", "fine")],
+    )
+    message = (
+        "lines 2 and 3: the same text with the same label is corrected to 'pos' and to 'mixed'"
+    )
+    with pytest.raises(InputError, match=message):
+        loaded(tmp_path, path, rows)
+
+
+@pytest.mark.parametrize("name", ["errors.csv", "errors.xlsx"])
+def test_a_spreadsheet_may_save_the_table_in_its_own_way(tmp_path, name):
+    frame = pd.DataFrame(
+        [(2, "neg", "pos", "pos", "fine"), (1, "neg", "pos", None, "bad")],
+        columns=["row", "label", "suggested", "corrected", "text"],
+    )
+    if name.endswith(".xlsx"):
+        frame.to_excel(tmp_path / name, index=False)
+    else:
+        frame.to_csv(tmp_path / name, index=False, sep=";", encoding="utf-8-sig")
+    labels = labels_of(loaded(tmp_path, str(tmp_path / name)))
+    assert labels >= {("fine", "pos"), ("bad", "neg")}

@@ -453,3 +453,20 @@ def test_other_lists_are_refused(tmp_path, label):
         InputError, match=r"line 2: .* seems to be a list and cannot be read as one"
     ):
         load(tmp_path, text, task="multi-label")
+
+
+@pytest.mark.parametrize(
+    ("ending", "advice"), [(".csv", "ftfy FILE > NEW"), (".parquet", "ftfy.fix_text")]
+)
+def test_the_remedy_for_garbled_texts_fits_the_file(tmp_path, ending, advice):
+    rows = [(t.encode().decode("cp1252", "replace"), "ab"[n % 2]) for n, t in enumerate(GARBLED)]
+    content = csv_of(rows).encode()
+    if ending == ".parquet":
+        file = io.BytesIO()
+        texts, labels = zip(*rows, strict=True)
+        pq.write_table(pa.table({"text": texts, "label": labels}), file)
+        content = file.getvalue()
+    notes = load(tmp_path, content, f"train{ending}").notes
+    (note,) = (each for each in notes if "Windows-1252" in each)
+    assert advice in note
+    assert ("--encoding" in note) == (ending == ".csv")

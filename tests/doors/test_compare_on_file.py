@@ -127,3 +127,14 @@ def test_the_command_writes_a_page_and_no_answer_where_nothing_was_learned(
     assert "No answer: run and new did not train well." in printed
     assert "new is right in" not in printed
     assert "No answer: run and new did not train well" in (out / "comparison.html").read_text()
+
+
+@pytest.mark.parametrize(("cells", "groups"), [((None, None), 90), (("a", "a"), 89)])
+def test_rows_without_a_group_are_no_group(models, today, cells, groups):
+    old, new = models
+    for record in models.values():
+        record.arguments = {**record.arguments, "group_column": "customer"}
+    rows = pd.read_csv(today)
+    rows["customer"] = [*cells, *(f"c{row}" for row in range(2, 90))]
+    rows.to_csv(today, index=False)
+    assert compare_on(str(today), [old, new]).groups == groups
