@@ -48,7 +48,7 @@ OTHERS = {
         media/mask_folders.py:_has_boxes media/mask_folders.py:_is_of_labelme
         media/mask_folders.py:_listed checks/hidden_cells.py:_parts
         checks/other_formats.py:_is_workbook checks/other_formats.py:_is_of_webdataset
-        data/corrections.py:_read data/sources/text_files.py:_order_of_utf16""",
+        data/sources/text_files.py:_order_of_utf16""",
     "a model: `check_saved_model` and `check_model_files` have checked the folder of a run, and "
     "`checked_manifest` that of an artifact": """
         decision.py:Contract.read tasks/task.py:Task._has_new_head

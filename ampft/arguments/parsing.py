@@ -59,6 +59,13 @@ def parse_classify_arguments(
         InputError: A flag is unknown, has an invalid value, or conflicts with another.
     """
     words = translated(sys.argv[1:] if argv is None else argv, program)
+    return parse_own_arguments(words, program=program, in_memory=in_memory)
+
+
+def parse_own_arguments(
+    words: Sequence[str], *, program: str = "classify.py", in_memory: bool = False
+) -> ClassifyArguments:
+    """Parse flags of ampft alone, in which nothing is converted, such as those of a record."""
     arguments, given = parse_flags(
         ClassifyArguments, words, program=program, shown=TRAINING_HELP, combines=False
     )

@@ -365,8 +365,11 @@ def _labels(value: str, given: Given) -> list[str]:
 
 
 def _text_columns(value: str, given: Given) -> list[str]:
-    """Convert `a,b,c` of run_classification, which joins columns; `a,b` alone is a pair here."""
-    if "text_column_delimiter" in given or value.count(",") > 1:
+    """Convert `a,b,c` of run_classification, which joins columns; `a,b` alone is a pair here.
+
+    With a plus, as in `a+b,c`, it is written for ampft.
+    """
+    if "+" not in value and ("text_column_delimiter" in given or value.count(",") > 1):
         value = "+".join(part.strip() for part in value.split(","))
     return ["--text_column_names", value]
 

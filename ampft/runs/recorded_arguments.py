@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments import ClassifyArguments
 from ampft.arguments.flags import flag_values, later_wins
+from ampft.arguments.parsing import parse_own_arguments
 from ampft.data.request import IN_MEMORY
 from ampft.errors import InputError
 from ampft.runs.manifest import RECORD_NAME
@@ -78,7 +79,7 @@ def recorded_arguments(
         elif value is not None:
             words.append(f"--{name}={value}")
     try:
-        return parse_classify_arguments(later_wins(ClassifyArguments, words, flags))
+        return parse_own_arguments(later_wins(ClassifyArguments, words, flags))
     except InputError as error:
         raise InputError(
             f"the settings in {RECORD_NAME}, with the flags of this command, cannot be used "

@@ -267,6 +267,10 @@ def test_two_languages_are_two_configurations():
             "--text_column_names a,b --text_column_delimiter [SEP]",
             "--text_column_names a+b --text_column_delimiter [SEP]",
         ),
+        (
+            "--text_column_names a+b,c --text_column_delimiter [SEP]",
+            "--text_column_names a+b,c --text_column_delimiter [SEP]",
+        ),
         ("--language de", "--dataset_name facebook/xnli --dataset_config_name de"),
         ("--eval_split_name dev", "--validation_split_name dev"),
         ("--metric_name f1", ""),
