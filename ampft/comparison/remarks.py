@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from ampft.errors import quoted_list
 from ampft.text.escaping import inert
 from ampft.text.json_io import JSONValue, one_of
 from ampft.text.numbers import counted, percent, ratio_text, seed_list
@@ -113,6 +114,10 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "seen_rows": lambda arm, file: (
         f"rows of the training: {arm} was trained on {file} (same SHA-256), so its predictions "
         "there are better than on new rows; compare on rows that no model was trained on"
+    ),
+    "unknown_classes": lambda arm, classes, examples: (
+        f"unknown classes: {arm} was not trained on {quoted_list(classes)}, so it is wrong in all "
+        f"{counted(examples, 'example')} of {'them' if len(classes) > 1 else 'it'}"
     ),
     # On the plan
     "chosen": lambda **values: f"chosen: {choice_text(**values)}",

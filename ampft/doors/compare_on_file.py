@@ -72,11 +72,22 @@ def compare_on(
         for name, each in classifiers.items()
         if sha256 in {f.sha256 for f in each.record.data.training_files(each.record.arguments)}
     ]
+    truth = Counter(next(iter(runs.values())).labels.values())
+    unknown = [
+        remark(
+            "unknown_classes",
+            arm=name,
+            classes=sorted(truth.keys() - {*each.record.label_names}),
+            examples=sum(truth[label] for label in truth.keys() - {*each.record.label_names}),
+        )
+        for name, each in classifiers.items()
+        if not truth.keys() <= {*each.record.label_names}
+    ]
     return replace(
         comparison,
         title=f"{' and '.join(arm.name for arm in comparison.arms)} on {path.name}",
         split=path.name,
-        stamps=(*seen, *(each for each in comparison.stamps if each.kind != "no_record")),
+        stamps=(*seen, *unknown, *(each for each in comparison.stamps if each.kind != "no_record")),
         setup={**comparison.setup, "files": path.name},
     )
 
