@@ -117,7 +117,7 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     ),
     "unknown_classes": lambda arm, classes, examples: (
         f"unknown classes: {arm} was not trained on {quoted_list(classes)}, so it is wrong in all "
-        f"{counted(examples, 'example')} of {'them' if len(classes) > 1 else 'it'}"
+        f"{counted(examples, 'row')} of {'them' if len(classes) > 1 else 'it'}"
     ),
     # On the plan
     "chosen": lambda **values: f"chosen: {choice_text(**values)}",

@@ -184,7 +184,7 @@ def _useless(
     """Return that nothing is better than a constant, and what to look at instead."""
     value = or_dash(measure.value(constant), "{:.4f}".format)
     text = f"nothing here beats the {constant.name} ({value} in {measure.title})"
-    if constant.name != FREQUENCIES or measure.title == COST:
+    if constant.name != FREQUENCIES or measure.title != "accuracy":
         return text
     second = problem.metrics[problem.printed[1]].title
     return (

@@ -112,7 +112,7 @@ def read_mean(model: Any) -> str:
         config.classifier_pooling = "mean"
         _set_to_identity(model.head.dense, SMALL)
         model.head.norm.reset_parameters()
-        return "the head reads the mean of the tokens, as the encoder was trained to be read"
+        return "the head reads the mean of the tokens, as sentence encoders are read"
     family = FAMILIES[config.model_type]
     layers: Any = base_model_of(model).get_submodule(family.layers)
     layer: Any = copy.deepcopy(layers[-1], {id(config): config})  # which chooses the attention
@@ -133,8 +133,8 @@ def read_mean(model: Any) -> str:
     layers.append(layer)
     config.num_hidden_layers = len(layers)
     return (
-        "the head reads the mean of the tokens, as the encoder was trained to be read: an added "
-        f"layer, number {len(layers)}, brings it to the first token (--pooling first: without)"
+        "the head reads the mean of the tokens, as sentence encoders are read: an added layer, "
+        f"number {len(layers)}, brings it to the first token (--pooling first: without)"
     )
 
 

@@ -87,7 +87,7 @@ def test_a_class_that_only_one_model_knows_is_wrong_in_the_other(models, today):
     recall = {each.name: each.recall for each in comparison.arms[0].classes}
     assert recall["brand new"] == 0
     stamps = " ".join(remark_texts(comparison.stamps))
-    assert "run was not trained on 'brand new', so it is wrong in all 30 examples of it" in stamps
+    assert "run was not trained on 'brand new', so it is wrong in all 30 rows of it" in stamps
     assert "new was not trained" not in stamps
 
 
