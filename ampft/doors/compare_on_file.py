@@ -17,6 +17,7 @@ from ampft.files import describe_file
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import SavedClassifier, checked_rows, load_run_classifier
 from ampft.runs.run_text import task_row
+from ampft.text.json_io import JSONValue
 from ampft.text.terminal import quiet_libraries
 
 FLAG = "--on"
@@ -73,16 +74,12 @@ def compare_on(
         if sha256 in {f.sha256 for f in each.record.data.training_files(each.record.arguments)}
     ]
     truth = Counter(next(iter(runs.values())).labels.values())
-    unknown = [
-        remark(
-            "unknown_classes",
-            arm=name,
-            classes=sorted(truth.keys() - {*each.record.label_names}),
-            examples=sum(truth[label] for label in truth.keys() - {*each.record.label_names}),
-        )
-        for name, each in classifiers.items()
-        if not truth.keys() <= {*each.record.label_names}
-    ]
+    unknown = []
+    for name, each in classifiers.items():
+        classes: list[JSONValue] = [*sorted(truth.keys() - {*each.record.label_names})]
+        if classes:
+            rows = sum(truth[str(label)] for label in classes)
+            unknown.append(remark("unknown_classes", arm=name, classes=classes, examples=rows))
     return replace(
         comparison,
         title=f"{' and '.join(arm.name for arm in comparison.arms)} on {path.name}",
