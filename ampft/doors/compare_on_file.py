@@ -76,10 +76,10 @@ def compare_on(
     truth = Counter(next(iter(runs.values())).labels.values())
     unknown = []
     for name, each in classifiers.items():
-        classes: list[JSONValue] = [*sorted(truth.keys() - {*each.record.label_names})]
-        if classes:
-            rows = sum(truth[str(label)] for label in classes)
-            unknown.append(remark("unknown_classes", arm=name, classes=classes, examples=rows))
+        new: list[JSONValue] = [*sorted(truth.keys() - {*each.record.label_names})]
+        if new:
+            rows = sum(truth[str(label)] for label in new)
+            unknown.append(remark("unknown_classes", arm=name, classes=new, examples=rows))
     return replace(
         comparison,
         title=f"{' and '.join(arm.name for arm in comparison.arms)} on {path.name}",
