@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from peft import LoraConfig, inject_adapter_in_model
 from tiny_encoders import ENCODERS, loss_and_gradient, relative_error, right_padded, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -32,6 +33,28 @@ def test_masks_logits_and_gradients_are_those_without_fillers(name, monkeypatch)
     for model in (plain, filled):
         torch.manual_seed(3)
         results.append(loss_and_gradient(model, batch))
+        states.append(torch.get_rng_state())
+    for one, other in zip(*results, strict=True):
+        assert relative_error(one, other) <= FP32_TOLERANCE
+    assert torch.equal(*states)
+
+
+def test_dropout_of_adapters_that_are_added_later_draws_nothing_for_fillers_either(monkeypatch):
+    """It drew one mask per filler, so that every later mask was another one."""
+    results, states = [], []
+    for is_filled in (False, True):
+        torch.manual_seed(0)
+        model = tiny("bert")
+        handle = install_packing(model)
+        monkeypatch.setattr(handle, "_compiles_kernels", lambda device, filled=is_filled: filled)
+        adapters = LoraConfig(r=2, lora_dropout=0.5, target_modules=["query", "value", "dense"])
+        inject_adapter_in_model(adapters, model)
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight)
+        model.train()
+        torch.manual_seed(3)
+        results.append(loss_and_gradient(model, right_padded(model, LENGTHS)))
         states.append(torch.get_rng_state())
     for one, other in zip(*results, strict=True):
         assert relative_error(one, other) <= FP32_TOLERANCE

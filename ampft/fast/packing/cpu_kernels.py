@@ -111,7 +111,7 @@ class _Dropout(torch.autograd.Function):
 
 def install_fast_dropout(
     module: nn.Module, fillers_of: FillersOf = lambda _: 0
-) -> Callable[[], None]:
+) -> Callable[[], None] | None:
     """Make every `nn.Dropout` in `module` draw its masks fast.
 
     Args:
@@ -120,9 +120,13 @@ def install_fast_dropout(
         fillers_of: Same as in `dropout`.
 
     Returns:
-        A function that reverts the change.
+        A function that reverts the change; None if all layers draw fast already.
     """
-    changed = [layer for layer in module.modules() if type(layer) is nn.Dropout]
+    changed = [
+        layer
+        for layer in module.modules()
+        if type(layer) is nn.Dropout and "forward" not in layer.__dict__
+    ]
     for layer in changed:
         layer.forward = partial(_forward, layer, fillers_of)  # type: ignore[method-assign]
 
@@ -130,7 +134,7 @@ def install_fast_dropout(
         for layer in changed:
             layer.__dict__.pop("forward", None)
 
-    return undo
+    return undo if changed else None
 
 
 def _forward(layer: nn.Dropout, fillers_of: FillersOf, inputs: torch.Tensor) -> torch.Tensor:

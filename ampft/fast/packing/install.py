@@ -59,7 +59,7 @@ class PackedModel:
         self._undo = [take.remove, pack.remove, unpack.remove]
         if family.adapt is not None:
             self._undo += family.adapt(base, lambda: self._layout)
-        self._undo.append(install_fast_dropout(base, self._fillers_in))
+        self._install_fast_dropout(base)
         if self._trim is not None:
             self._attach_trim(base, self._trim)
         # Set for as long as the hooks are installed, not per call, because gradient checkpointing
@@ -73,6 +73,11 @@ class PackedModel:
             self._undo.pop()()
         if self.model.config._attn_implementation == self._packed_attention:
             set_attention(self.model, self._original_attention)
+
+    def _install_fast_dropout(self, base: nn.Module) -> None:
+        undo = install_fast_dropout(base, self._fillers_in)
+        if undo is not None:
+            self._undo.append(undo)
 
     def _attach_trim(self, base: nn.Module, trim: Trim) -> None:
         layers = base.get_submodule(trim.layers)
@@ -126,6 +131,8 @@ class PackedModel:
         if layout.compiles_attention:
             layout.offsets  # noqa: B018 # computed on first use, which is not to be compiled
         self._layout = layout
+        if base.training:
+            self._install_fast_dropout(base)  # in adapters, which are added later
         return (), self._packed_kwargs(base, args, kwargs, layout)
 
     def filled(self, layout: PackedLayout) -> PackedLayout:
