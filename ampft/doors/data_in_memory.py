@@ -78,16 +78,15 @@ def _with_index(frames: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return data frames with their index as `INDEX_COLUMN`, unless it is 0, 1, 2, ..."""
     import pandas as pd
 
+    if all(list(frame.index) == list(range(len(frame))) for frame in frames.values()):
+        return frames
+    result = {}
     for split, frame in frames.items():
         if INDEX_COLUMN in frame.columns:
             raise InputError(
                 f"{split}: the column {INDEX_COLUMN!r} has the name under which the index is kept. "
                 "Rename the column."
             )
-    if all(list(frame.index) == list(range(len(frame))) for frame in frames.values()):
-        return frames
-    result = {}
-    for split, frame in frames.items():
         # As objects: what Arrow cannot hold is refused with the other columns.
         labels = pd.Series(list(map(str, frame.index)), index=frame.index, dtype=object)
         result[split] = frame.assign(**{INDEX_COLUMN: labels})

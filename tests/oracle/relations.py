@@ -65,9 +65,13 @@ def _rewritten(trained: Trained, ending: str, change: Callable[[Any], Any]) -> D
 def other_format(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
     """The same rows in a file of another format."""
     ending = "parquet" if trained[0].format != "parquet" else "jsonl"
-    return _again(
-        "other format", trained, _rewritten(trained, ending, lambda rows: rows), words, settings
-    )
+    drawn = _rewritten(trained, ending, lambda rows: rows)
+    return _again("other format", trained, drawn, words, _without_sheets(settings))
+
+
+def _without_sheets(settings: Settings) -> Settings:
+    """Settings for data that are not in a workbook, where a sheet cannot be named."""
+    return {name: value for name, value in settings.items() if name != "sheet_name"}
 
 
 def more_columns(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
@@ -100,7 +104,7 @@ def in_python(trained: Trained, words: list[object], settings: Settings) -> list
             frames["train"], validation=frames["validation"], test=frames["test"],
             model_name_or_path=str(drawn.model), output_dir=str(output),
             text_column_names=",".join(drawn.texts), label_column_name=",".join(drawn.labels),
-            **task, **settings,
+            **task, **_without_sheets(settings),
         )  # fmt: skip
     except Exception as error:
         return [Disagreement("in Python", f"{type(error).__name__}: {error}", "no error")]

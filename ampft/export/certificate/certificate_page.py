@@ -236,6 +236,7 @@ def class_table(certificate: Certificate) -> Table:
 def dtype_table(certificate: Certificate) -> Table:
     """Return the executed products."""
     return Table(
+        title=f"Products of one batch, from the {certificate.dtypes.source}",
         header=("operator", "operands", "weights", "number"),
         rows=[
             (
