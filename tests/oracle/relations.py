@@ -116,6 +116,7 @@ OF_ANSWERS = (
     *("max_seq_length", "long_text", "stride", "feature_columns", "weight_column", "threshold"),
     *("weighted_metrics", "drop_missing_text", "drop_missing_labels", "ignore_label", "id_column"),
     *("group_column", "encoding", "label_separator", "label_order", "padding", "token_buckets"),
+    "sheet_name",
     *("max_predict_samples", "data_seed"),
 )
 
