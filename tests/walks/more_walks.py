@@ -38,7 +38,7 @@ OF_MASK_TABLES = {
         "--train_file t.parquet --task pixels",
         (Remedy("Pass one", add="--image_column_name image"),),
     ),
-    "a damaged Parquet file": Walk(
+    "a damaged Parquet file of masks": Walk(
         {"t.parquet": b"PAR1 and no more"},
         "--train_file t.parquet --task pixels",
         (Remedy("cannot read", files={"t.parquet": parquet(image=IMAGES, mask=MASKS)}),),

@@ -111,6 +111,16 @@ OF_LAUNCHERS = {"config_file", "dynamo_backend", "fp8_backend", "nproc_per_node"
 NAMED_FLAG = re.compile(r"(?<![\w-])--(?:no-)?([a-z]\w+)")
 
 
+# A message can speak of the training of a run that the command only reads, of flags of scripts of
+# transformers, and of the model of a prediction that the walk starts by a function.
+OF_OTHERS = frozenset(
+    {
+        *("do_train", "do_eval", "do_predict", "output_dir", "checkpointing_steps", "test_file"),
+        *("lr_scheduler_type", "model"),
+    }
+)
+
+
 def flags_that_lack(said: str, words: str, command_name: str = "") -> set[str]:
     """Return the flags that a message names, and that no command that is meant has."""
     lines = [VARIABLES.sub("", line).split() for line in words.split(" ; ")]
@@ -121,7 +131,8 @@ def flags_that_lack(said: str, words: str, command_name: str = "") -> set[str]:
     if any(each.settings is not None for each in commands):
         known |= {*fields_and_hints(ClassifyArguments)[0]}
     typed = {*NAMED_FLAG.findall(words)}
-    return {*NAMED_FLAG.findall(said)} - known - typed - OF_LAUNCHERS - {"help", "config"}
+    others = OF_LAUNCHERS | OF_OTHERS | {"help", "config"}
+    return {*NAMED_FLAG.findall(said)} - known - typed - others
 
 
 def read(words: str):
