@@ -65,7 +65,7 @@ def parse_classify_arguments(
 def parse_own_arguments(
     words: Sequence[str], *, program: str = "classify.py", in_memory: bool = False
 ) -> ClassifyArguments:
-    """Parse flags of ampft alone, in which nothing is converted, such as those of a record."""
+    """Parse ampft's own flags, such as those of a record, without translating other scripts'."""
     arguments, given = parse_flags(
         ClassifyArguments, words, program=program, shown=TRAINING_HELP, combines=False
     )

@@ -1,8 +1,12 @@
-"""Columns that seem to name whom rows come from, which a random split tears apart."""
+"""Columns that seem to name the person or document a row comes from.
+
+A random split puts rows of one person into training and test, so that the test is too easy.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection
 from itertools import islice
 
@@ -32,19 +36,20 @@ def repeated_key_notes(
         used: Columns that are read.
         request: The user's choices.
     """
-    if request.group_column is not None:
+    splits_rows = request.folds is not None or request.validation_fraction + request.test_fraction
+    if request.group_column is not None or not splits_rows:
         return []
     notes = []
     for name in table.columns:
         words = {word.lower() for word in _WORD.findall(name)}
         if name in used or SOURCES.isdisjoint(words):
             continue
-        cells = [str(cell or "").strip() for _, (cell,) in islice(table.read((name,)), SAMPLE_ROWS)]
-        filled = [cell for cell in cells if cell]
+        cells = [cell for _, (cell,) in islice(table.read((name,)), SAMPLE_ROWS)]
+        filled = [str(cell) for cell in cells if cell is not None and str(cell).strip()]
         if 1 < len(set(filled)) <= MOST_DISTINCT * len(filled):
             notes.append(
                 f"The first {len(cells):,} rows have {len(set(filled)):,} different values of "
-                f"{quoted(name)}, and rows of one can be in train and in test. If these resemble "
-                f"each other, pass --group_column {name}."
+                f"{quoted(name)}, and rows with the same value can be in train and in test. If "
+                f"they resemble each other, pass --group_column {shlex.quote(name)}."
             )
     return notes

@@ -115,7 +115,7 @@ def checked_manifest(folder: Path) -> ArtifactManifest:
             raise ValueError(f"{manifest.format} has no {manifest.precision}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"--model {folder}: this is not an artifact, because {MANIFEST_NAME} is missing or "
+            f"{folder}: this is not an artifact, because {MANIFEST_NAME} is missing or "
             f"damaged ({type(error).__name__}: {error}). Pass a folder that ampft export wrote."
         ) from error
     sealed = Sealed(

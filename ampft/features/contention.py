@@ -46,8 +46,8 @@ def contention_note(before: CpuTime, now: CpuTime, *, threads: int, cores: int) 
     return (
         f"other programs use the cores: {threads} threads get the time of {own:.1f} of {cores} "
         "cores, and threads that wait for each other can be many times slower than one. Start "
-        "again with OMP_WAIT_POLICY=passive, so that they sleep (no digit changes), or when the "
-        "others have ended."
+        "again with OMP_WAIT_POLICY=passive, so that waiting threads sleep (the results are the "
+        "same), or when the others have ended."
     )
 
 

@@ -181,8 +181,8 @@ def read_contract(folder: Path) -> Contract | None:
         return None
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{SAVED_MODEL_FLAG} {folder}: {CONTRACT_NAME} is damaged ({error}). Restore the "
-            "folder from a copy, or repeat the run."
+            f"{folder}: {CONTRACT_NAME} is damaged ({error}). Restore the folder from a copy, or "
+            "repeat the run."
         ) from error
 
 

@@ -17,7 +17,7 @@ from ampft.runs.later_parts import trained_checkpoint
 from ampft.text.terminal import labelled, print_line, print_phase
 
 LOOK_SECONDS = 0.2  # for which the use of the cores is measured
-LEAST_MISSING = 0.6  # cores, from which on sleeping is faster
+LEAST_MISSING = 0.6  # cores that threads must lack for sleeping to be faster
 
 if TYPE_CHECKING:
     from accelerate.tracking import GeneralTracker
@@ -49,11 +49,11 @@ def check_start(args: ClassifyArguments) -> None:
 def let_waiting_threads_sleep(threads: int | None) -> str | None:
     """Let threads that wait for each other sleep if other programs use their cores.
 
-    GNU OpenMP, which PyTorch has on Linux, makes a thread that waits for the others use its core
-    for milliseconds. Where another program has that core, the thread that is waited for runs
-    later. Threads that sleep take 0.4 times the time of a step on two cores of which one is busy,
-    and 1.4 times on idle ones (`benchmarks/LOG.md`); no digit changes. OpenMP reads the variable
-    when PyTorch is imported.
+    GNU OpenMP, which PyTorch uses on Linux, keeps a waiting thread spinning for milliseconds. On a
+    busy machine, that takes the core from the very thread it waits for. With one of two cores
+    busy, a step is more than twice as fast if waiting threads sleep; on idle cores it is 1.4 times
+    slower (`benchmarks/LOG.md`). The results are identical. OpenMP reads the variable once, when
+    PyTorch is imported.
 
     Args:
         threads: Number of threads from `--cpu_threads`; None for one per physical core.
@@ -72,7 +72,7 @@ def let_waiting_threads_sleep(threads: int | None) -> str | None:
     os.environ["OMP_WAIT_POLICY"] = "passive"
     return (
         f"other programs use {busy:.1f} of {cores} cores, so threads that wait for each other "
-        "sleep, which changes no digit (OMP_WAIT_POLICY=active keeps them awake)"
+        "sleep. The results are the same (OMP_WAIT_POLICY=active keeps the threads awake)"
     )
 
 

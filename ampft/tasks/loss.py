@@ -49,8 +49,8 @@ def summed_cross_entropy(
         label_smoothing: Share of the target that is spread evenly over the classes, 0 to 1.
         focal_gamma: Exponent of the focal loss; 0 for cross entropy. Not with label smoothing.
         ignore_index: Label of what does not count.
-        weights: (m,) or (m, ...) factors of the losses of the examples or of each label, besides
-            those of the classes; None for 1.
+        weights: Weights of the examples, (m,), or of single losses, (m, ...). They multiply the
+            weights of the classes; None for 1.
 
     Returns:
         A float32 scalar; float64 for float64 logits.

@@ -35,6 +35,20 @@ def test_other_columns_are_not(tmp_path, column, values):
     assert notes_of(tmp_path, column, values) == []
 
 
+def test_the_flag_is_quoted_for_a_shell_and_zero_is_a_value(tmp_path):
+    values = [index // 20 for index in range(40)]
+    (note,) = notes_of(tmp_path, "customer id", values)
+    assert note.startswith("The first 40 rows have 2 different values of 'customer id'")
+    assert note.endswith("pass --group_column 'customer id'.")
+
+
+def test_nothing_is_said_where_no_rows_are_split_off(tmp_path):
+    values = [f"p{index // 4}" for index in range(40)]
+    none = {"validation_fraction": 0.0, "test_fraction": 0.0}
+    assert notes_of(tmp_path, "author", values, **none) == []
+    assert len(notes_of(tmp_path, "author", values, folds=2, fold=1)) == 1
+
+
 def test_nothing_is_said_of_given_splits_or_named_groups(tmp_path):
     values = [f"p{index // 4}" for index in range(40)]
     assert notes_of(tmp_path, "author", values, group_column="author") == []

@@ -245,6 +245,9 @@ ITEMS: dict[str, Callable[[Path], object] | str] = {
 }  # fmt: skip
 
 
+MADE_OF_TABLES = {"t.xlsx": ("train.csv",), "memory-run": ("train.csv", "v.csv", "u.csv", "model")}
+
+
 def items_in(words: str) -> list[str]:
     """Return the items that a text mentions."""
     parts = {*re.findall(r"[\w.-]+", words)}
@@ -263,6 +266,8 @@ class Prepared:
             return
         item = ITEMS[name]
         if callable(item):
+            for table in MADE_OF_TABLES.get(name, ()):
+                self.make(table)
             item(self.folder)
         else:
             for each in items_in(item):
