@@ -16,11 +16,6 @@ from .data.step_batches import MicroBatch as MicroBatch
 from .data.step_batches import StepBatch as StepBatch
 from .data.step_batches import StepBatches as StepBatches
 from .data.step_batches import TensorExamples as TensorExamples
-from .doors.compare_data import FinishedComparison as FinishedComparison
-from .doors.compare_data import compare as compare
-from .doors.estimator import Classifier as Classifier
-from .doors.estimator import Regressor as Regressor
-from .doors.finetune import finetune as finetune
 from .engine.optimizer import make_optimizer as make_optimizer
 from .engine.optimizer import make_schedule as make_schedule
 from .engine.step import Losses as Losses
@@ -38,6 +33,11 @@ from .errors import TrainingStopped as TrainingStopped
 from .evaluation.evaluate import evaluate as evaluate
 from .exit_codes import run_main as run_main
 from .features.trackers import installed_trackers as installed_trackers
+from .integrations.compare_data import FinishedComparison as FinishedComparison
+from .integrations.compare_data import compare as compare
+from .integrations.estimator import Classifier as Classifier
+from .integrations.estimator import Regressor as Regressor
+from .integrations.finetune import finetune as finetune
 from .lab import doctor as doctor
 from .lab.referee.judge import Judgement as Judgement
 from .lab.referee.judge import judge as judge

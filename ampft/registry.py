@@ -25,8 +25,9 @@ ADD_ONS = {
     "checks": "what is examined beside a training: labels, simple methods, harm",
     "own": "loops of users: `ampft.Training`, `ampft.computing_in`",
     "comparison": "several runs compared: a plan and its trainings, paired statistics, a report",
-    "doors": "Python's functions, scikit-learn's estimators, flags of transformers' scripts, "
-    "predictions of other programs, and plain clients that are asked about a saved model",
+    "integrations": "what connects ampft with other programs: functions for Python, scikit-learn's "
+    "estimators, flags of transformers' scripts, tables of predictions, and plain clients that are "
+    "asked about a saved model",
     "export": "artifacts of trained models, their certificates, and precisions of inference",
     "lab": "the laboratory: what examines and judges trainings",
 }

@@ -77,7 +77,7 @@ def flag_tables(home: str) -> str:
 
 def transformers_table(part: str) -> str:
     """Return a table of the flags of transformers' scripts: all rows, or differing defaults."""
-    from ampft.doors.transformers_rows import ROWS
+    from ampft.integrations.transformers_rows import ROWS
 
     if part == "differences":
         lines = ["| flag | here; there |", "| --- | --- |"]

@@ -33,7 +33,7 @@ OF_EACH_PUSH = {
     *("tests/comparison/statistics/test_rare_losses.py",),
     *("tests/comparison/statistics/test_verdict.py",),
     *("tests/data/test_fuzzed_files.py", "tests/data/test_workbooks.py"),
-    *("tests/doors/test_secrets.py",),
+    *("tests/integrations/test_secrets.py",),
     *("tests/engine/test_diverged_run.py", "tests/engine/test_exact_trained_part.py"),
     *("tests/engine/test_two_processes.py",),
     *("tests/export/certificate/test_verify.py",),
@@ -122,7 +122,7 @@ def _other_family(item) -> bool:
 @pytest.fixture(autouse=True, scope="module")
 def few_rows_served_back():
     """Serve back a few rows of each run, whose other rows take longer than a tiny training."""
-    module = sys.modules.get("ampft.doors.serving_back")
+    module = sys.modules.get("ampft.integrations.serving_back")
     if module is None:
         yield
         return

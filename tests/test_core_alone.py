@@ -77,7 +77,7 @@ def test_a_user_trains_and_predicts(core, files, tiny_model, tmp_path):
     assert len(succeeded(python(core, *predict)).stdout.splitlines()) == 46
     many = python(core, *predict, "--output_dir", tmp_path / "many")
     assert many.returncode == 2
-    assert "`ampft/doors` is absent, which predicts folders of files." in many.stderr
+    assert "`ampft/integrations` is absent, which predicts folders of files." in many.stderr
     assert "accuracy" in succeeded(python(core, "-m", "ampft", "report", run)).stdout
     compared = python(core, "-m", "ampft", "compare", run)
     assert compared.returncode == 2

@@ -26,9 +26,9 @@ from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.data.load import load_data
 from ampft.data.sources.readers import READERS
 from ampft.data.sources.source_table import SourceTable
-from ampft.doors import transformers_rows
 from ampft.errors import InputError
 from ampft.flag import flag
+from ampft.integrations import transformers_rows
 from ampft.kinds.prediction import PredictRequest
 from ampft.metrics.sums import Metric, class_counts, costliest_of_classes, effect_on_share
 from ampft.precision.modes import MODE_TABLE, Mode

@@ -11,7 +11,7 @@ import pytest
 from ampft.tasks.table import TASKS
 
 PACKAGE = Path(__file__).parents[1] / "ampft"
-HOMES = ("data", "kinds", "tasks", "labels", "words", "media", "own", "doors")
+HOMES = ("data", "kinds", "tasks", "labels", "words", "media", "own", "integrations")
 NAMES = {*TASKS, *(row.kind.name for row in TASKS.values())}
 ASKED = {"kind", "data_kind", "task"}
 # Modules that know no single kind: tables, protocols, rows of any kind.
@@ -20,7 +20,7 @@ GENERAL = {
     *("ampft.kinds", "ampft.kinds.inputs", "ampft.kinds.prediction", "ampft.kinds.rows"),
     *(
         "ampft.kinds.logits",
-        "ampft.doors.pipeline_answers",
+        "ampft.integrations.pipeline_answers",
         "ampft.kinds.input_settings",
         "ampft.kinds.views",
     ),

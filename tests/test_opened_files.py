@@ -36,7 +36,7 @@ CHECKS = {
 
 OTHERS = {
     "files of the user, which no command wrote": """
-        arguments/flags.py:_yaml_settings doors/transformers_flags.py:arguments_of_json
+        arguments/flags.py:_yaml_settings integrations/transformers_flags.py:arguments_of_json
         media/images.py:open_image media/sounds.py:open_sound
         words/class_names.py:read_class_names checks/other_formats.py:_start
         data/sources/binary_files.py:read_parquet data/sources/binary_files.py:read_parquet.read
@@ -44,7 +44,7 @@ OTHERS = {
         data/sources/text_files.py:opened_text data/sources/text_files.py:_undecodable_byte
         data/sources/text_files.py:_quoting_of_tsv data/sources/binary_files.py:_merged_rows
         data/sources/readers.py:_notes_on_controls data/sources/readers.py:stated_encoding
-        doors/pipeline_answers.py:_picture data/sources/data_sets.py:_configuration
+        integrations/pipeline_answers.py:_picture data/sources/data_sets.py:_configuration
         media/mask_folders.py:_has_boxes media/mask_folders.py:_is_of_labelme
         media/mask_folders.py:_listed checks/hidden_cells.py:_parts
         checks/other_formats.py:_is_workbook checks/other_formats.py:_is_of_webdataset
@@ -71,7 +71,7 @@ OTHERS = {
         export/certificate/artifact_clients.py:Server.__call__
         export/certificate/artifact_clients.py:_module
         export/certificate/stored_weights.py:weight_failures
-        export/certificate/stored_weights.py:_stored doors/serving_back.py:_Served._processor
+        export/certificate/stored_weights.py:_stored integrations/serving_back.py:_Served._processor
         models/tokenizer.py:saved_tokenization""",
     "predictions that answers are held against, so that changed ones show as a difference": """
         export/certificate/artifact_clients.py:served_artifact""",
@@ -110,8 +110,8 @@ OTHERS = {
         export/onnx_format.py:_write_half export/onnx_format.py:_write_blocks
         export/onnx_format.py:_check_int8 export/openvino_format.py:model_writer.write
         runs/history.py:History.verify runs/history.py:History._restore_lost
-        runs/history.py:write_csv doors/serving_back.py:_Served._adapters
-        doors/serving_back.py:_mask lab/accept/accept.py:run
+        runs/history.py:write_csv integrations/serving_back.py:_Served._adapters
+        integrations/serving_back.py:_mask lab/accept/accept.py:run
         lab/accept/obligations.py:Done.record lab/accept/obligations.py:Done.weights
         lab/accept/obligations.py:_predicted lab/accept/reference.py:train_reference
         data/sources/arrow_rows.py:write_arrow""",
@@ -134,7 +134,7 @@ OTHERS = {
         media/mask_tensors.py:PixelInputs.picture media/predicted_masks.py:_pictures
         media/predicted_masks.py:with_palette lab/cluster/canary.py:code_hash
         machine.py:cpu_model machine.py:status_bytes machine.py:_available_in_control_groups
-        machine.py:_available_in_group doors/environment.py:_cpu_features
+        machine.py:_available_in_group integrations/environment.py:_cpu_features
         runs/prepared.py:configuration_of runs/prepared.py:_content
         text/terminal.py:discard_output media/checked_files.py:_shared""",
 }

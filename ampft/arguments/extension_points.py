@@ -76,5 +76,5 @@ class OtherFlags(Protocol):
         ...
 
 
-NAMES_OF_OTHERS = ExtensionPoint[OtherNames]("doors", "knows the names of other programs")
-FLAGS_OF_TRANSFORMERS = ExtensionPoint[OtherFlags]("doors", "reads flags of transformers")
+NAMES_OF_OTHERS = ExtensionPoint[OtherNames]("integrations", "knows the names of other programs")
+FLAGS_OF_TRANSFORMERS = ExtensionPoint[OtherFlags]("integrations", "reads flags of transformers")

@@ -60,5 +60,5 @@ class Inference(Protocol):
 
 
 CLUSTER = ExtensionPoint[Cluster]("lab", "trains on a cluster")
-TABLES = ExtensionPoint[Tables]("doors", "compares tables of predictions")
+TABLES = ExtensionPoint[Tables]("integrations", "compares tables of predictions")
 INFERENCE = ExtensionPoint[Inference]("export", "compares precisions of inference")

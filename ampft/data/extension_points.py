@@ -124,7 +124,7 @@ WORD_FILES = ExtensionPoint[WordFiles]("words", "reads files of words")
 TAGGED_WORDS = ExtensionPoint[TaggedWords]("words", "reads words with tags")
 MASKS = ExtensionPoint[Masks]("media", "reads images with masks")
 OTHER_FORMATS = ExtensionPoint[OtherFormats]("checks", "recognizes files of other formats")
-JSON_OBJECTS = ExtensionPoint[JsonObjects]("doors", "reads JSON objects that span lines")
+JSON_OBJECTS = ExtensionPoint[JsonObjects]("integrations", "reads JSON objects that span lines")
 # Returns the task that the types of columns show; None if they show none.
 DECLARED_TASK: ExtensionPoint[Callable[[Features, DataRequest], str | None]] = ExtensionPoint(
     "labels", "reads the task of a data set from the types of its columns"

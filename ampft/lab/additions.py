@@ -16,8 +16,8 @@ from ampft.commands.extension_points import (
     FolderReport,
 )
 from ampft.comparison.extension_points import CLUSTER, Cluster
-from ampft.doors.extension_points import CLUSTER_PREDICTION, ShardPrediction
 from ampft.errors import InputError
+from ampft.integrations.extension_points import CLUSTER_PREDICTION, ShardPrediction
 
 if TYPE_CHECKING:
     from ampft.arguments.commands import Command

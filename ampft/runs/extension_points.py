@@ -153,7 +153,7 @@ GRADIENT_CHANGE: ExtensionPoint[Callable[[Iterable[Tensor], Iterable[Tensor]], G
 )
 LABEL_INSPECTION = ExtensionPoint[LabelInspection]("checks", "inspects labels")
 RANGE_MONITOR = ExtensionPoint[RangeMonitor]("checks", "watches ranges of values")
-SERVE_BACK = ExtensionPoint[ServeBack]("doors", "asks plain clients")
+SERVE_BACK = ExtensionPoint[ServeBack]("integrations", "asks plain clients")
 METHODS_TO_COMPARE = ExtensionPoint[SimpleMethods]("checks", "compares with simple methods")
 # Prints the expected time of the remaining steps and the evaluations.
 EXPECTED_TIME: ExtensionPoint[Callable[[Prepared], None]] = ExtensionPoint("checks", "times steps")

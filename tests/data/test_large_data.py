@@ -16,8 +16,8 @@ from ampft.data.load import load_data
 from ampft.data.row_labels import RowLabels
 from ampft.data.sources.source_table import SourceTable, refuse_duplicates
 from ampft.data.splits import stratified_choice
-from ampft.doors.data_in_memory import splits_in_memory
 from ampft.errors import InputError
+from ampft.integrations.data_in_memory import splits_in_memory
 
 MANY = 3000
 LONGEST_MESSAGE = 2500

@@ -12,8 +12,8 @@ from datasets import Dataset
 
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.doors.data_in_memory import splits_in_memory
 from ampft.errors import InputError
+from ampft.integrations.data_in_memory import splits_in_memory
 
 COLUMNS = ("text", "label")
 ROWS = [(f"text {number}", "ab"[number % 2]) for number in range(12)]

@@ -9,8 +9,8 @@ from tiny_files import NO_SPLITS, ROWS, csv_of, load, rows_of, write
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
 from ampft.data.sources.file_names import data_stem, named_files
-from ampft.doors.finetune import data_settings
 from ampft.errors import InputError
+from ampft.integrations.finetune import data_settings
 
 
 @pytest.fixture

@@ -25,8 +25,6 @@ from transformers.modeling_outputs import ModelOutput
 
 from ampft.cli import main
 from ampft.decision import Contract
-from ampft.doors.extension_points import ShardJob
-from ampft.doors.predict_shards import predict_folder, predict_here
 from ampft.errors import InputError
 from ampft.export import open_artifact
 from ampft.export.artifact import artifact_classifier, checked_manifest, write_manifest
@@ -34,6 +32,8 @@ from ampft.export.export import staged_folder
 from ampft.export.formats import REPORTS_OFF
 from ampft.export.source import write_onnx
 from ampft.files import describe_file, hashed_text, read_hashed
+from ampft.integrations.extension_points import ShardJob
+from ampft.integrations.predict_shards import predict_folder, predict_here
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file
 

@@ -19,10 +19,10 @@ from transformers import (
 import ampft
 from ampft.arguments import parse_classify_arguments
 from ampft.checks.baseline import frozen_encoder_baseline
-from ampft.doors.finetune import command_line_words, data_settings
 from ampft.errors import InputError
 from ampft.evaluation.probe import probe_decoded, with_probed_head
 from ampft.evaluation.simple_methods import FROZEN
+from ampft.integrations.finetune import command_line_words, data_settings
 from ampft.models.mean_pooling import SCALE, SHIFT, SLOPE, SMALL, is_trained_through_mean, read_mean
 from ampft.runs.prepare import prepare
 

@@ -32,7 +32,7 @@ PLANTED = {
     "speed": "ampft.runs.run:doubled_batch_timings",
     "simple methods": "ampft.runs.run:compared_methods",
     "predictions": "ampft.runs.run:write_predictions",
-    "serving back": "ampft.doors.serving_back:serve_back",
+    "serving back": "ampft.integrations.serving_back:serve_back",
     "report": "ampft.runs.run:save_report",
     "model card": "ampft.runs.run:model_card",
 }

@@ -67,7 +67,7 @@ def test_the_evaluator_of_evaluate_gives_the_same_accuracy(fp32_run):
     import datasets
     import evaluate
 
-    from ampft.doors.evaluate_metric import metric_path
+    from ampft.integrations.evaluate_metric import metric_path
 
     expected = predictions_of(fp32_run)
     names = fp32_run.record["label_names"]

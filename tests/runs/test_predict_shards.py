@@ -13,11 +13,11 @@ from datasets import load_dataset
 from safetensors.torch import load_file, save_file
 from test_predict_refusals import trained_on
 
-import ampft.doors.predict_shards as module
+import ampft.integrations.predict_shards as module
 from ampft.cli import main
-from ampft.doors.extension_points import ShardJob
-from ampft.doors.predict_shards import SHARDS_NAME, predict_folder, predict_here
 from ampft.errors import InputError
+from ampft.integrations.extension_points import ShardJob
+from ampft.integrations.predict_shards import SHARDS_NAME, predict_folder, predict_here
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import load_run_classifier, predict_file
 

@@ -17,11 +17,11 @@ import transformers
 from tokenizers import Tokenizer
 
 from ampft.decision import CONTRACT_NAME, TOKENIZER_NAME
-from ampft.doors.pipeline_answers import NoPipelineAnswers
-from ampft.doors.serving_back import BATCH, PREDICTIONS, OtherRuntime, serve_back
 from ampft.export.artifact import Artifact
 from ampft.export.certificate.verified_rows import VerifiedRows
 from ampft.export.formats import INT8
+from ampft.integrations.pipeline_answers import NoPipelineAnswers
+from ampft.integrations.serving_back import BATCH, PREDICTIONS, OtherRuntime, serve_back
 from ampft.runs.client_answers import ServedPart
 from ampft.runs.predictions import read_predictions
 from ampft.runs.record import read_record

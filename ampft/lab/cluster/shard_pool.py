@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from ampft.doors.extension_points import Shard, ShardJob
-from ampft.doors.predict_shards import shard_writer
 from ampft.errors import InputError
 from ampft.files import atomic_path
+from ampft.integrations.extension_points import Shard, ShardJob
+from ampft.integrations.predict_shards import shard_writer
 from ampft.lab.cluster.canary import code_hash
 from ampft.lab.cluster.launcher import ATTEMPTS, NODE_ID, stream_messages
 from ampft.lab.cluster.node_worker import SIGN_SECONDS, SILENT_SECONDS

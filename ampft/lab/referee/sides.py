@@ -23,14 +23,6 @@ from ampft.comparison.analysis.run_predictions import (
 from ampft.comparison.findings import metric_info
 from ampft.data.sources.readers import open_table
 from ampft.data.splits import group_equal_keys, normalized_text, normalized_value
-from ampft.doors.foreign_predictions import (
-    SPLIT,
-    TableCases,
-    cases_of_tables,
-    check_folds,
-    predictions_of_tables,
-)
-from ampft.doors.foreign_tables import FLAG, ONLY_TABLE, ForeignRun, TableError, read_tables
 from ampft.errors import InputError, listed
 from ampft.files import (
     CHANGED,
@@ -42,6 +34,14 @@ from ampft.files import (
     describe_file,
     write_text_non_atomically,
 )
+from ampft.integrations.foreign_predictions import (
+    SPLIT,
+    TableCases,
+    cases_of_tables,
+    check_folds,
+    predictions_of_tables,
+)
+from ampft.integrations.foreign_tables import FLAG, ONLY_TABLE, ForeignRun, TableError, read_tables
 from ampft.lab.referee.ledger import (
     CASES_NAME,
     RUNS,

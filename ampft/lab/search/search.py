@@ -259,8 +259,8 @@ def search(
         InputError: The data or a setting must be corrected, or the time is too short.
     """
     from ampft.arguments.parsing import command_line_words, messages_for_python
-    from ampft.doors.compare_data import save_by_content
-    from ampft.doors.finetune import data_settings
+    from ampft.integrations.compare_data import save_by_content
+    from ampft.integrations.finetune import data_settings
     from ampft.runs.caller_state import caller_state_kept
 
     with messages_for_python(), caller_state_kept():

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from ampft.comparison.remarks import remark_texts
-from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
+from ampft.integrations.foreign_predictions import compare_tables
 
 N, FOLDS = 200, 5
 

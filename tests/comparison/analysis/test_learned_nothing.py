@@ -12,7 +12,7 @@ from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import PlanFacts
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.verdict_text import verdict_texts
-from ampft.doors.foreign_predictions import compare_tables
+from ampft.integrations.foreign_predictions import compare_tables
 
 N = 900
 MARGIN = 0.03

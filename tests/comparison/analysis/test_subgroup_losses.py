@@ -15,7 +15,7 @@ from ampft.comparison.analysis.subgroup_losses import detectable_loss
 from ampft.comparison.report.sections import subgroup_losses
 from ampft.comparison.statistics.interval import estimate_of_sums
 from ampft.data.splits import group_equal_keys
-from ampft.doors.foreign_predictions import compare_tables
+from ampft.integrations.foreign_predictions import compare_tables
 from ampft.metrics.sums import ACCURACY, single_label_sums
 from ampft.runs.record import DataPart
 from ampft.tasks.single_label import Predictions

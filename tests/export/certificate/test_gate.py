@@ -11,7 +11,6 @@ from scipy.stats import beta
 
 from ampft.data.splits import group_equal_keys
 from ampft.decision import Rule
-from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
 from ampft.export.certificate.certificate import EQUAL, PASSED, UNDECIDED, finding
 from ampft.export.certificate.equality import AnswerTally
@@ -23,6 +22,7 @@ from ampft.export.certificate.gate import (
     dtype_failures,
     with_verdict,
 )
+from ampft.integrations.foreign_predictions import compare_tables
 from ampft.runs.client_answers import PIPELINE, PREDICT, SERVER, ServedClient, ServedPart
 
 

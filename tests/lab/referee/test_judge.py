@@ -19,8 +19,8 @@ from running import CANARIES
 
 import ampft
 from ampft import LedgerSettings, cli
-from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
+from ampft.integrations.foreign_predictions import compare_tables
 from ampft.lab.referee.answer_text import judgement_text
 from ampft.lab.referee.ledger import append_entry, entry_path, new_entry, read_entries
 from ampft.lab.referee.ledger_audit import audit_ledger, audit_text

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @FOLDER_PREDICTION.add
 def folder_prediction() -> FolderPrediction:
     """Return the function that predicts folders of files."""
-    from ampft.doors.predict_shards import predict_files
+    from ampft.integrations.predict_shards import predict_files
 
     return predict_files
 
@@ -37,7 +37,7 @@ def folder_prediction() -> FolderPrediction:
 @COMPLETION.add
 def completion() -> Completion:
     """Return the function that completes commands in a shell."""
-    from ampft.doors.completion import print_completions
+    from ampft.integrations.completion import print_completions
 
     return print_completions
 
@@ -45,8 +45,8 @@ def completion() -> Completion:
 @TABLES.add
 def tables() -> Tables:
     """Return the comparison of tables of predictions."""
-    from ampft.doors.compare_on_file import compare_on
-    from ampft.doors.foreign_predictions import compare_tables, groups_by_row
+    from ampft.integrations.compare_on_file import compare_on
+    from ampft.integrations.foreign_predictions import compare_tables, groups_by_row
 
     return Tables(compare_tables, compare_on, groups_by_row)
 
@@ -54,7 +54,7 @@ def tables() -> Tables:
 @ENVIRONMENT_FACTS.add
 def environment_facts() -> EnvironmentFacts:
     """Return what describes the environment."""
-    from ampft.doors import environment
+    from ampft.integrations import environment
 
     return environment
 
@@ -62,7 +62,7 @@ def environment_facts() -> EnvironmentFacts:
 @NAMES_OF_OTHERS.add
 def names_of_others() -> OtherNames:
     """Return the names of other programs."""
-    from ampft.doors import other_scripts
+    from ampft.integrations import other_scripts
 
     return other_scripts.NAMES_OF_OTHERS
 
@@ -70,7 +70,7 @@ def names_of_others() -> OtherNames:
 @FLAGS_OF_TRANSFORMERS.add
 def flags_of_transformers() -> OtherFlags:
     """Return what converts flags of transformers' scripts."""
-    from ampft.doors import transformers_flags
+    from ampft.integrations import transformers_flags
 
     return transformers_flags
 
@@ -78,7 +78,7 @@ def flags_of_transformers() -> OtherFlags:
 @JSON_OBJECTS.add
 def json_objects() -> JsonObjects:
     """Return what reads JSON files of one object or several."""
-    from ampft.doors import json_objects
+    from ampft.integrations import json_objects
 
     return json_objects
 
@@ -86,6 +86,6 @@ def json_objects() -> JsonObjects:
 @SERVE_BACK.add
 def serve_back() -> ServeBack:
     """Return the function that asks plain clients."""
-    from ampft.doors.serving_back import serve_back
+    from ampft.integrations.serving_back import serve_back
 
     return serve_back

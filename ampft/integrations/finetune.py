@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.arguments.parsing import command_line_words, messages_for_python
-from ampft.doors.transformers_flags import settings_of
 from ampft.errors import AlreadyFinished, InputError
+from ampft.integrations.transformers_flags import settings_of
 from ampft.processes import are_several
 from ampft.runs.finished import FinishedRun
 from ampft.signals import hearing
@@ -137,7 +137,7 @@ def data_settings(
     Raises:
         InputError: Paths are mixed with data in memory, or a source is named twice.
     """
-    from ampft.doors.data_in_memory import is_path, splits_in_memory
+    from ampft.integrations.data_in_memory import is_path, splits_in_memory
 
     given = {
         split: ",".join(map(os.fspath, data)) if _are_paths(data) else data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ampft.arguments.extension_points import OtherNames
-from ampft.doors.transformers_rows import ROWS
+from ampft.integrations.transformers_rows import ROWS
 
 DEVICE = (
     "Remove the flag: a GPU is used if there is one. CUDA_VISIBLE_DEVICES chooses which, and"

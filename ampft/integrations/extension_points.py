@@ -1,4 +1,4 @@
-"""What later add-ons add to the doors."""
+"""What later add-ons add to the integrations."""
 
 from __future__ import annotations
 

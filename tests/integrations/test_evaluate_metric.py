@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast, pipeline
 
-from ampft.doors.evaluate_metric import metric_path
+from ampft.integrations.evaluate_metric import metric_path
 from ampft.tasks.single_label import Predictions, classification_report
 
 
@@ -95,7 +95,7 @@ import socket, sys
 def refuse(*args, **kwargs): raise AssertionError("the network was asked")
 socket.socket.connect = socket.getaddrinfo = refuse
 import evaluate
-from ampft.doors.evaluate_metric import metric_path
+from ampft.integrations.evaluate_metric import metric_path
 print(evaluate.load(metric_path()).compute(predictions=[0, 1], references=[0, 0])["accuracy"])
 """
 

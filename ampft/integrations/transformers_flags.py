@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ampft.arguments.extension_points import OwnFlags, Translation
-from ampft.doors.transformers_rows import (
+from ampft.errors import InputError
+from ampft.integrations.transformers_rows import (
     FALSE,
     HARMLESS,
     ROWS,
@@ -23,7 +24,6 @@ from ampft.doors.transformers_rows import (
     VALUE,
     RefusedError,
 )
-from ampft.errors import InputError
 from ampft.processes import LAUNCHER_VARIABLES
 
 _FLAG = re.compile(r"--\S|-[A-Za-z]\S*$")

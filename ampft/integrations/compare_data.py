@@ -19,7 +19,6 @@ from ampft.comparison.execution.train_and_compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.report_files import read_comparison, summary_blocks, terminal_text
 from ampft.comparison.settings import CompareArguments, parse_compare_arguments
-from ampft.doors.finetune import data_settings
 from ampft.errors import InputError
 from ampft.files import (
     FileDigest,
@@ -30,6 +29,7 @@ from ampft.files import (
     rename,
     write_text,
 )
+from ampft.integrations.finetune import data_settings
 from ampft.ownership import TemporaryFolder
 from ampft.runs.caller_state import caller_state_kept
 from ampft.text.page import notebook_html

@@ -12,9 +12,9 @@ from ampft.arguments import parse_classify_arguments
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.flags import flag_switches
 from ampft.arguments.parsing import command_line_words, translated
-from ampft.doors.transformers_flags import settings_of
-from ampft.doors.transformers_rows import HARMLESS, ROWS, TAKEN
 from ampft.errors import InputError
+from ampft.integrations.transformers_flags import settings_of
+from ampft.integrations.transformers_rows import HARMLESS, ROWS, TAKEN
 
 SWITCHES = flag_switches(ClassifyArguments)
 # The commands in the documentation of transformers' scripts.

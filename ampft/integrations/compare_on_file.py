@@ -10,10 +10,10 @@ from pathlib import Path
 from ampft.comparison.findings import Comparison
 from ampft.comparison.remarks import remark
 from ampft.data.sources.source_table import as_text
-from ampft.doors.foreign_predictions import compare_rows
-from ampft.doors.foreign_tables import ONLY_TABLE, ForeignRun
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.integrations.foreign_predictions import compare_rows
+from ampft.integrations.foreign_tables import ONLY_TABLE, ForeignRun
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import SavedClassifier, checked_rows, load_run_classifier
 from ampft.runs.run_text import task_row

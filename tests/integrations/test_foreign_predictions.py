@@ -19,8 +19,8 @@ from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.html import html_text
 from ampft.comparison.report.report_files import read_comparison
-from ampft.doors.foreign_predictions import compare_tables, groups_by_row
 from ampft.errors import InputError
+from ampft.integrations.foreign_predictions import compare_tables, groups_by_row
 
 N = 60
 ARMS = {"fp32": lambda seed: range(5), "bf16": lambda seed: range(seed % 5, 9)}

@@ -25,7 +25,7 @@ from ampft.comparison.report.report_files import read_comparison
 from ampft.comparison.report.sections import method_paragraphs
 from ampft.comparison.verdict_text import verdict_texts
 from ampft.data.splits import group_equal_keys
-from ampft.doors.foreign_predictions import compare_tables
+from ampft.integrations.foreign_predictions import compare_tables
 
 N = 600
 ERRORS = range(60)

@@ -39,8 +39,16 @@ from ampft.comparison.findings import (
 from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.settings import MIN_SEEDS
 from ampft.data.splits import Groups, group_equal_keys, normalized_text
-from ampft.doors.foreign_tables import FLAG, GROUP, TEXT, ForeignRun, Runs, TableError, read_tables
 from ampft.errors import InputError, did_you_mean
+from ampft.integrations.foreign_tables import (
+    FLAG,
+    GROUP,
+    TEXT,
+    ForeignRun,
+    Runs,
+    TableError,
+    read_tables,
+)
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
 from ampft.metrics.scores import confusion, confusion_counts, report_scores
 from ampft.metrics.sums import mean_sums, single_label_sums

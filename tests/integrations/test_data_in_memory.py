@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from ampft.doors.data_in_memory import splits_in_memory
+from ampft.integrations.data_in_memory import splits_in_memory
 
 
 @pytest.mark.parametrize("lacking", ["train", "validation"])

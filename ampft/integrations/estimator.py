@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from ampft.arguments.parsing import messages_for_python
 from ampft.data.sources.source_table import MISSING
-from ampft.doors.finetune import finetune
 from ampft.files import refuse_link
 from ampft.flag import split_names
+from ampft.integrations.finetune import finetune
 from ampft.ownership import TemporaryFolder
 from ampft.runs.finished import FinishedRun
 from ampft.runs.manifest import RECORD_NAME, check_model_files, model_files

@@ -201,7 +201,7 @@ def test_a_carried_model_is_safetensors_and_json(quick, texts, labels):
 def test_a_model_that_is_too_large_for_a_pickle_stays_in_its_folder(
     quick, texts, labels, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("ampft.doors.estimator.MOST_CARRIED", 1000)
+    monkeypatch.setattr("ampft.integrations.estimator.MOST_CARRIED", 1000)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TypeError, match=r"the model has 0 MiB, .* Pass output_dir to keep it"):
         pickle.dumps(clone(quick).fit(texts, labels))

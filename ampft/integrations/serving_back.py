@@ -35,14 +35,14 @@ from ampft.decision import (
     template,
     unambiguous_separator,
 )
-from ampft.doors.pipeline_answers import (
+from ampft.errors import InputError
+from ampft.integrations.pipeline_answers import (
     Answer,
     NoPipelineAnswers,
     Question,
     entities_differ,
     other_picture,
 )
-from ampft.errors import InputError
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.views import MASK_COLUMN
 from ampft.models.minilm import HUB_ID, default_model

@@ -8,8 +8,8 @@ from dataclasses import fields
 import pytest
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
-from ampft.doors.other_scripts import REPLACEMENTS, TASK_NAMES
 from ampft.errors import InputError
+from ampft.integrations.other_scripts import REPLACEMENTS, TASK_NAMES
 
 
 @pytest.mark.parametrize("other", sorted(TASK_NAMES))

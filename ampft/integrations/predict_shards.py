@@ -14,7 +14,6 @@ from typing import Any
 from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES
 from ampft.data.sources.file_names import files_in
 from ampft.data.sources.readers import READERS
-from ampft.doors.extension_points import CLUSTER_PREDICTION, Shard, ShardJob, ShardPrediction
 from ampft.errors import InputError, listed, quoted_list
 from ampft.exit_codes import interruptible
 from ampft.files import (
@@ -26,6 +25,7 @@ from ampft.files import (
     is_link,
     read_hashed,
 )
+from ampft.integrations.extension_points import CLUSTER_PREDICTION, Shard, ShardJob, ShardPrediction
 from ampft.kinds.prediction import PredictRequest
 from ampft.kinds.rows import STANDARD_INPUT
 from ampft.machine import versions

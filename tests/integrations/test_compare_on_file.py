@@ -17,10 +17,10 @@ import ampft.cli
 import ampft.runs.predict
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.html import html_text
-from ampft.doors.compare_on_file import compare_on
-from ampft.doors.foreign_predictions import compare_tables
 from ampft.errors import InputError
 from ampft.files import describe_file
+from ampft.integrations.compare_on_file import compare_on
+from ampft.integrations.foreign_predictions import compare_tables
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file
 

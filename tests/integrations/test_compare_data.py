@@ -14,9 +14,9 @@ import ampft
 from ampft.comparison.execution.plan import PLAN_NAME
 from ampft.data.load import load_data
 from ampft.data.request import DataRequest
-from ampft.doors.compare_data import save_by_content
 from ampft.errors import InputError
 from ampft.files import hashed_text, write_text
+from ampft.integrations.compare_data import save_by_content
 from ampft.text.json_io import json_values
 
 TABLE = rows(30, 0)

@@ -19,8 +19,8 @@ from tiny_media import save_model
 from tiny_words import write_sentences
 from transformers import AutoTokenizer
 
-from ampft.doors import serving_back
-from ampft.doors.serving_back import PIPELINE, PREDICT, serve_back, tolerance_of
+from ampft.integrations import serving_back
+from ampft.integrations.serving_back import PIPELINE, PREDICT, serve_back, tolerance_of
 from ampft.models.tokenizer import load_tokenizer
 from ampft.runs.client_answers import ServedClient, ServedPart
 from ampft.runs.predictions import read_predictions

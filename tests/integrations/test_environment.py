@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ampft.doors.environment import amp_entry_points, collect_environment, format_environment
+from ampft.integrations.environment import amp_entry_points, collect_environment, format_environment
 from ampft.precision import matrix_rate
 from ampft.precision.modes import FORMATS, MODES
 
