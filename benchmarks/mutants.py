@@ -4,14 +4,18 @@ Run: `python benchmarks mutants --out benchmarks/results/mutants.json --mutants 
 the package `coverage` installed.
 
 Draws mutants of the parts in `PARTS`: a changed comparison, number, `and` or `or`, sign, argument
-or returned value, or a removed `not`, keyword or call. Each is planted in a copy of the last
-commit. First the tests of `.ci/run` run once, generated cases too, and it is recorded which lines
-each of them and each shared fixture executes: in the folder `--coverage`, a file for each file of
-tests, so that an interruption costs one of them, and a changed file alone is measured again. Of the
-tests that execute the mutated line, the quickest run until one fails, within `--seconds`; `--again`
-tries the survivors for longer. A mutant is killed when a test fails, or takes too long, that passes
-without it. Tests run in copies of a process that has imported torch, but nothing of `ampft`. A
-second run that draws the same mutants continues the first, with the tests of its own commit.
+or returned value, or a removed `not`, keyword or call. The draw is by a hash of the seed, the
+function and the change, so that a change elsewhere leaves it as it is. Each mutant is planted in a
+copy of the last commit. First the tests of `.ci/run` run once, generated cases too, and it is
+recorded which lines each of them and each shared fixture executes: in the folder `--coverage`, a
+file for each file of tests, so that an interruption costs one of them, and a changed file alone is
+measured again. Of the tests that execute the mutated line, the quickest run until one fails, within
+`--seconds`; `--again` tries the survivors for longer. A mutant is killed when a test fails, or
+takes too long, that passes without it. Limits are of processor time, so this may be stopped and
+continued, or wait for other work. Tests run in copies of a process that has imported torch, but
+nothing of `ampft`. A second run continues the first, with the tests of its own commit, and keeps
+what was written by hand: the entry `equivalent` of a mutant, with the reason why no test can see
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +30,6 @@ import importlib
 import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -37,13 +40,15 @@ import time
 import traceback
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from provenance import command_line, provenance, write_results
 
@@ -74,6 +79,7 @@ IMPORTED = (
 )
 CASE = "generated case "  # Followed by its number; `.ci/run` runs the first ones of seed 0.
 CASES = 25
+IDENTITY = ("file", "within", "old", "new", "nth")
 TOO_LONG = "takes too long"
 NOTHING = ["no result"]  # of a process that was ended
 TICK = 0.1  # Seconds between two looks at a process.
@@ -97,6 +103,13 @@ class Mutant:
     end: int  # The byte after the last one.
     old: str
     new: str
+    within: str  # Qualified name of the function or class around it.
+    nth: int  # Which of the equal changes in it.
+
+    @property
+    def identity(self) -> tuple[str, str, str, str, int]:
+        """What stays the same when other code changes."""
+        return self.file, self.within, self.old, self.new, self.nth
 
     def planted(self, source: bytes) -> bytes:
         """Return the source with the change."""
@@ -141,24 +154,26 @@ def _other_arguments(call: ast.Call) -> Iterator[ast.Call]:
         yield swapped
 
 
-def places(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run: no annotations, decorators, messages or texts."""
-    yield node
+def places(node: ast.AST, within: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """Yield the nodes that run, with what they are in: no annotations, messages or texts."""
+    yield node, within
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        within = f"{within}.{node.name}".lstrip(".")
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not isinstance(child, ast.JoinedStr | ast.Raise):
-                yield from places(child)
+                yield from places(child, within)
 
 
 def mutants(path: Path) -> Iterator[Mutant]:
     """Yield all mutants of a file."""
     source = path.read_bytes()
-    starts = [0]
+    starts, made = [0], Counter[tuple[str, str, str]]()
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    for node in places(ast.parse(source)):
+    for node, within in places(ast.parse(source)):
         if not isinstance(node, ast.expr | ast.stmt):
             continue
         assert node.end_lineno is not None
@@ -169,15 +184,20 @@ def mutants(path: Path) -> Iterator[Mutant]:
             new = ast.unparse(ast.fix_missing_locations(changed))
             new = f"({new})" if isinstance(node, ast.expr) else new
             old = source[start:end].decode()
-            yield Mutant(str(path.relative_to(ROOT)), node.lineno, start, end, old, new)
+            file, nth = str(path.relative_to(ROOT)), made[within, old, new]
+            made[within, old, new] += 1
+            yield Mutant(file, node.lineno, start, end, old, new, within, nth)
 
 
 def drawn(number: int, seed: int) -> list[Mutant]:
-    """Return mutants of all parts, in an order that depends on the seed alone."""
-    files = [path for part in PARTS for path in sorted(_python_files(ROOT / part))]
+    """Return mutants of all parts, in an order that depends on each of them and the seed."""
+    files = [path for part in PARTS for path in _python_files(ROOT / part)]
     found = [each for path in files for each in mutants(path)]
-    random.Random(seed).shuffle(found)
-    return found[:number]
+
+    def place(mutant: Mutant) -> str:
+        return hashlib.sha256(repr((seed, mutant.identity)).encode()).hexdigest()
+
+    return sorted(found, key=place)[:number]
 
 
 def _python_files(path: Path) -> list[Path]:
@@ -239,12 +259,13 @@ class Session:
                 (item for item in items if item.nodeid in place), key=lambda i: place[i.nodeid]
             )
         elif self.recorder is not None:
-            folders = tuple(PARTS.values())
+            # A file is measured as a whole; those of the parts are first, quick ones before others.
+            slow = {_file_of(i.nodeid) for i in items if i.get_closest_marker("slow")}
             items[:] = sorted(
                 (item for item in items if not self.recorder.has(_file_of(item.nodeid))),
                 key=lambda item: (
-                    not item.nodeid.startswith(folders),
-                    item.get_closest_marker("slow") is None,
+                    not item.nodeid.startswith(tuple(PARTS.values())),
+                    _file_of(item.nodeid) in slow,
                 ),
             )
 
@@ -518,7 +539,8 @@ def _fork_servers(recorder: Recorder | None) -> None:
 def in_a_copy(folder: Path, work: Callable[[], Any], seconds: float) -> Any:
     """Return the result of work in a copy of this process; None if it takes too long.
 
-    Time that this program is stopped does not count.
+    It takes too long when it has used that many seconds of processors, or waits for five times as
+    long. Time that this program is stopped does not count.
     """
     result = folder / "result.json"
     result.unlink(missing_ok=True)
@@ -538,17 +560,29 @@ def in_a_copy(folder: Path, work: Callable[[], Any], seconds: float) -> Any:
         finally:
             sys.stdout.flush()
             os._exit(code)
-    waited = 0.0
+    waits = 0
     while os.waitpid(child, os.WNOHANG)[0] == 0:
         time.sleep(TICK)
-        waited += TICK
-        if waited > seconds:
+        waits += 1
+        used = _processor_seconds(child) if waits % 20 == 0 else 0.0
+        if max(used, waits * TICK / 5) > seconds:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return None
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # what it left behind
     return json.loads(result.read_text()) if result.exists() else NOTHING
+
+
+def _processor_seconds(process: int) -> float:
+    """Return what a process and those that it started have used."""
+    total = 0.0
+    with contextlib.suppress(psutil.Error):
+        family = [psutil.Process(process)]
+        for each in [*family, *family[0].children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                total += sum(each.cpu_times()[:4])
+    return total
 
 
 class Covered:
@@ -624,14 +658,15 @@ def _places_around(mutant: Mutant) -> Iterator[tuple[int, int]]:
     yield 1, source.count("\n") + 1
 
 
-def measure(folder: Path) -> None:
+def measure(folder: Path, files: list[str]) -> None:
     """Run what is not measured yet of the tests of a push, and keep what each of them executes."""
     with temporary_folder() as name:
         tree = copied_commit(Path(name, "tree"))
         recorder = Recorder(folder, tree)
         if not recorder.has("tests/oracle/plan.py"):
             in_a_copy(folder, lambda: run_cases(tree, [*range(CASES)], recorder), 3600)
-        while in_a_copy(folder, lambda: run_tests(tree, [], None, recorder), 4 * 3600) == NOTHING:
+        work = partial(run_tests, tree, files, None, recorder)
+        while in_a_copy(folder, work, 4 * 3600) == NOTHING:
             file = recorder.skip()
             print(f"{file} ended the process: its tests are not counted", flush=True)
             shutil.copy(folder / "log", folder / f"{file.replace('/', '+')}.log")
@@ -712,38 +747,43 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed that draws them")
     parser.add_argument("--seconds", type=float, default=30, help="for the tests of one mutant")
     parser.add_argument("--again", type=float, help="try survivors for this many seconds")
-    parser.add_argument("--part", default="1/1", help="K/N: only mutants K, K + N, ...")
     parser.add_argument("--coverage", type=Path, required=True, help="folder of what tests execute")
     parser.add_argument("--measured", action="store_true", help="measure no more of it")
+    parser.add_argument("--files", nargs="*", default=[], help="measure only these files of tests")
     given = parser.parse_args()
     source = provenance()
-    number, parts = map(int, given.part.split("/"))
-    mutants_ = drawn(given.mutants, given.seed)[number - 1 :: parts]
-    lines: list[dict[str, Any]] = []
+    mutants_ = drawn(given.mutants, given.seed)
+    lines: dict[Mutant, dict[str, Any]] = {}
     if given.out.exists():
-        before = json.loads(given.out.read_text(encoding="utf-8"))
-        pairs = zip(before["mutants"], mutants_, strict=False)
-        if before["seed"] == given.seed and all(asdict(m).items() <= b.items() for b, m in pairs):
-            lines = before["mutants"]
+        content = json.loads(given.out.read_text(encoding="utf-8"))
+        before = {tuple(each.get(n) for n in IDENTITY): each for each in content["mutants"]}
+        lines = {m: before[m.identity] | asdict(m) for m in mutants_ if m.identity in before}
     warm()
     folder = given.coverage.resolve()
     if not given.measured:
-        measure(folder)
+        measure(folder, given.files)
     with temporary_folder() as name:
         judge = Judge(Path(name, "judge"), Covered(folder))
-        for index, mutant in enumerate(mutants_):
-            if index == len(lines):
-                lines.append(judge.outcome(mutant, given.seconds))
-            elif given.again and lines[index]["killed by"] is None:
-                lines[index] = judge.outcome(mutant, given.again)
-            else:
+        for mutant in mutants_:
+            line = lines.get(mutant, {})
+            if line and (line["killed by"] or "equivalent" in line or not given.again):
                 continue
-            print(json.dumps(lines[index]), flush=True)
-            judged = [line for line in lines if not line["fails without it"]]
-            killed = sum(line["killed by"] is not None for line in judged)
-            counts = {"planted": len(lines), "judged": len(judged), "killed": killed}
-            result = {"provenance": source, "seed": given.seed, "counts": counts}
-            write_results(given.out, {**result, "mutants": lines})
+            lines[mutant] = line | judge.outcome(mutant, given.again or given.seconds)
+            print(json.dumps(lines[mutant]), flush=True)
+            written = [lines[each] for each in mutants_ if each in lines]
+            result = {"provenance": source, "seed": given.seed, "counts": counts(written)}
+            write_results(given.out, {**result, "mutants": written})
+
+
+def counts(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how many mutants were planted, how many can be killed, and which share was."""
+    equivalent = sum("equivalent" in line for line in lines)
+    judged = [x for x in lines if not x["fails without it"] and "equivalent" not in x]
+    killed = sum(line["killed by"] is not None for line in judged)
+    return {
+        "planted": len(lines), "equivalent": equivalent, "judged": len(judged), "killed": killed,
+        "share": round(killed / max(1, len(judged)), 3),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
