@@ -28,6 +28,12 @@ class Case:
     change: Settings = field(default_factory=dict)  # Settings that differ when it is resumed.
     processes: int = 1  # Number of processes that train.
 
+    @property
+    def precision(self) -> str:
+        """The precision of the training and of the run's predictions."""
+        asked = self.settings.get("mixed_precision", "no")
+        return "fp32" if asked == "no" else str(asked)
+
     def line(self) -> str:
         """Return the case as one line of JSON, without what is as usual."""
         usual = asdict(Case(self.task, self.seed))

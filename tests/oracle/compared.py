@@ -67,7 +67,8 @@ def on_a_file(
     if is_close:  # rounding may change an answer
         return []
     path, result = folder / f"today.{case.format}", folder / "on"
-    write(path, rows, False, case.settings)
+    kept = {name: value for name, value in case.settings.items() if name != "sheet_name"}
+    write(path, rows, False, kept)  # the command reads the first sheet
     done = product.command("compare", run.folder, output, "--on", path, "--output_dir", result)
     if done.code:
         return [Disagreement("ampft compare --on", f"exit code {done.code}: {done.err[-600:]}", 0)]

@@ -12,6 +12,7 @@ from typing import Any
 
 from oracle import loops, media
 from oracle.cases import Case
+from oracle.decide import DOORS
 from oracle.draw import CLASSES as CLASSES_OF_DRAWN
 from oracle.draw import FAMILIES, MEDIA, TRAITS, Drawn
 from oracle.read import LIMITS, is_missing, kept_rows, label_of, lacks, named_rows, overlaps
@@ -155,7 +156,7 @@ FLAGS: dict[str, Flag] = {
     "fail_on_leak": Flag(READ, (True,)),
     # What is decided.
     "threshold": Flag(DECIDE, (0.3,), ("multi-label",)),
-    "calibrate": Flag(DECIDE, (True,), ("text", "pairs", "multi-label")),
+    "calibrate": Flag(DECIDE, (True,), ("text", "pairs", "multi-label", "ordinal")),
     "tune_thresholds": Flag(DECIDE, ("f1", "precision=0.6", "recall=0.9", "cost=5:1"),
                             ("multi-label", "text")),
     "positive_label": Flag(DECIDE, ("first",), ("text",)),
@@ -170,7 +171,7 @@ FLAGS: dict[str, Flag] = {
     "per_device_eval_batch_size": Flag(NOTHING, (3,), ALL),
     "use_cpu": Flag(NOTHING, (True,), ALL), "deterministic": Flag(NOTHING, (True,), ALL),
     "dataloader_num_workers": Flag(NOTHING, (1,)),
-    "mixed_precision": Flag(NOTHING, ("no", "fp32"), ALL),
+    "mixed_precision": Flag(TRAIN, ("fp32", "bf16", "fp16"), ALL),  # "no" is the default
     "on_nonfinite": Flag(NOTHING, ("skip",), ALL),
     # What adds something to the folder.
     "check_precision": _not("is of 16 bits; tests/recipes/test_checked_precision.py"),
@@ -198,6 +199,24 @@ OF_MEDIA = {
     *("history_csv", "checkpointing_steps", "checkpoint_total_limit", "async_checkpoints", "watch"),
     *("data_seed", "folds", "fold", "perturb_initial_weights"),
 }
+# Settings that are drawn for words as for texts.
+OF_WORDS = {
+    *("learning_rate", "seed", "freeze", "train_layers", "class_weights", "focal_gamma"),
+    *("label_smoothing_factor", "optim", "layer_decay", "weight_decay", "adam_beta1"),
+    *("adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler_type", "warmup_ratio"),
+    *(
+        "num_warmup_steps",
+        "ema_decay",
+        "weight_column",
+        "id_column",
+        "group_column",
+        "fail_on_leak",
+    ),
+    *("perturb_initial_weights", "max_train_samples", "max_eval_samples", "max_predict_samples"),
+    *("data_seed", "folds", "fold", "lora_r", "lora_alpha", "lora_target_modules", "merge_lora"),
+    *("dataloader_num_workers", "auto_micro_batch"),
+}
+OF_OTHERS = {"images": OF_MEDIA, "sounds": OF_MEDIA, "tokens": OF_WORDS}
 RARE = {
     "abstain",
     "folds",
@@ -210,6 +229,8 @@ RARE = {
     "serve_back",
     "inspect_data",
     "dataloader_num_workers",
+    "door",
+    "mixed_precision",
 }  # They take seconds.
 
 
@@ -399,7 +420,7 @@ def parameters(task: str) -> Mapping[str, Sequence[Any]]:
     given: dict[str, list[Any]] = {
         name: [None, *flag.values]
         for name, flag in FLAGS.items()
-        if flag.values and (task in flag.tasks or (task in MEDIA and name in OF_MEDIA))
+        if flag.values and (task in flag.tasks or name in OF_OTHERS.get(task, ()))
     }
     if task in MEDIA:
         relations = ["none", "other format", "more columns", "from a file", "compared"]
@@ -413,7 +434,7 @@ def parameters(task: str) -> Mapping[str, Sequence[Any]]:
         if task == "tokens"
         else ["csv", "tsv", "jsonl", "parquet", "json", "xlsx"]
     )
-    doors = ["none", "predict csv", "predict jsonl", "predict parquet", "python", "pipeline"]
+    doors = [name for name in DOORS if name != "pipeline" or task != "tokens"]
     return {
         **given, "family": list(FAMILIES), "format": formats, "door": doors,
         "relation": [name for name in RELATIONS if name != "unfit"], "stop": [None, 1, 2],
@@ -520,7 +541,7 @@ def _fits(task: str, row: Mapping[str, Any], *, closed: bool) -> bool:
         row = {**needs, **row}
     settings = {n: v for n, v in row.items() if n in FLAGS and v is not None}
     family = row.get("family", "bert")
-    if row.get("processes", 1) > 1 and (row.get("stop") or set(settings) & OF_ONE_PROCESS):
+    if row.get("processes", 1) > 1 and set(settings) & OF_ONE_PROCESS:
         return False
     return not conflict(task, family, settings) and not undecided(task, family, settings)
 
@@ -574,6 +595,8 @@ def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case
     if task == "text" and "tune_thresholds" in settings:
         classes = 2
         settings.pop("ignore_label", None)
+    if settings.get("class_weights") == "list" and task == "tokens":
+        settings["class_weights"] = "balanced"
     if settings.get("class_weights") == "list":
         settings["class_weights"] = ",".join(str(1 + i / 2) for i in range(classes))
     if "positive_label" in settings:

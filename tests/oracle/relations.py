@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from oracle.cases import Case, Disagreement, Settings, compare
 from oracle.compared import on_a_file
 from oracle.draw import MEDIA, Drawn, held_out, write
 from oracle.read import FRACTIONS, kept_rows
+from oracle.train import ROUGH
 
 HELD_OUT = ("folds", *FRACTIONS.values())
 
@@ -144,46 +146,87 @@ def evaluate_only(trained: Trained, words: list[object], settings: Settings) -> 
     return found + compare("evaluate only: metrics", *metrics, 1e-6)
 
 
+OF_ROWS = ("drop_missing_text", "drop_missing_labels", "ignore_label")
+# Settings that an estimator takes by name, of those that the oracle trains with.
+OF_ESTIMATOR = ("class_weights", "label_smoothing_factor", "focal_gamma", "huber_delta",
+                "weight_decay", "max_grad_norm", "layer_decay", "adam_beta1")  # fmt: skip
+
+
 def classifier(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
-    """`ampft.Classifier` on texts: labels and probabilities are those of a plain model."""
+    """`ampft.Classifier` or `ampft.Regressor` on texts, with weights if the case has some.
+
+    It trains as the formulas say, and its answers are those of a plain model.
+    """
+    import ampft
+    from oracle import train
+
+    case, drawn, _ = trained
+    if (
+        case.task not in ("text", "regression")
+        or case.processes > 1
+        or {"feature_columns", "lora_r", "max_train_samples", *HELD_OUT} & set(settings)
+        or {"windows"} & set(map(str, settings.values()))
+    ):
+        return []
+    rows = {split: [row for _, row in kept_rows(case, drawn, split)] for split in ("train", "test")}
+    texts = {split: [row["text"] for row in rows[split]] for split in rows}
+    labels = {split: [row["label"] for row in rows[split]] for split in rows}
+    column = settings.get("weight_column")
+    output = drawn.model.parent / "classifier"
+    kind: Any = ampft.Classifier if case.task == "text" else ampft.Regressor
+    given = {name: settings[name] for name in OF_ESTIMATOR if name in settings}
+    estimator = kind(
+        str(drawn.model), output_dir=str(output), max_seq_length=settings.get("max_seq_length"),
+        learning_rate=settings["learning_rate"], random_state=settings.get("seed", 42),
+        settings={**given, "max_train_steps": 2, "cpu_threads": 1},
+    )  # fmt: skip
+    try:
+        estimator.fit(texts["train"], labels["train"],
+                      [row[column] for row in rows["train"]] if column else None)  # fmt: skip
+    except Exception as error:
+        return [Disagreement("Classifier", f"{type(error).__name__}: {error}", "no error")]
+    kept = ("max_seq_length", "learning_rate", "seed", "weight_column", *OF_ROWS, *given)
+    own = replace(case, settings={
+        "max_train_steps": 2, **{name: case.settings[name] for name in kept if name in settings}
+    })  # fmt: skip
+    run = product.LoopFolder(Path(estimator.run_.folder))
+    names = run.record["label_names"]
+    found = train.check_order(own, run, len(texts["train"]))
+    found += train.check(own, drawn, run, train.train(own, drawn, names))
+    found = [replace(each, what=f"Classifier: {each.what}") for each in found]
+    return found + _check_answers(case, estimator, texts["test"], labels["test"])
+
+
+def _check_answers(
+    case: Case, estimator: Any, texts: list[str], labels: list[Any]
+) -> list[Disagreement]:
+    """Hold the answers of an estimator against a plain model."""
     import pickle
 
     import numpy as np
     import torch
 
-    import ampft
     from oracle.train import encode, load, logits_of
 
-    case, drawn, _ = trained
-    if case.task != "text" or case.processes > 1 or {"windows"} & set(map(str, settings.values())):
-        return []
-    rows = {split: [row for _, row in kept_rows(case, drawn, split)] for split in ("train", "test")}
-    texts = {split: [row["text"] for row in rows[split]] for split in rows}
-    output = drawn.model.parent / "classifier"
-    estimator = ampft.Classifier(
-        str(drawn.model), output_dir=str(output), max_seq_length=settings.get("max_seq_length"),
-        settings={"max_train_steps": 2, "cpu_threads": 1},
-    )  # fmt: skip
-    try:
-        estimator.fit(texts["train"], [row["label"] for row in rows["train"]])
-    except Exception as error:
-        return [Disagreement("Classifier", f"{type(error).__name__}: {error}", "no error")]
     model, tokenizer = load(case, estimator.run_.folder)
     with torch.no_grad():
-        logits = [logits_of(model, encode(case, tokenizer, text)) for text in texts["test"]]
+        logits = [logits_of(model, encode(case, tokenizer, text)) for text in texts]
+    if case.task == "regression":
+        numbers = [float(each[0]) for each in logits]
+        scale = max(1.0, *map(abs, numbers))
+        return compare("Regressor: predict", estimator.predict(texts).tolist(),
+                               numbers, 2e-5 * scale)  # fmt: skip
     names = list(model.config.id2label.values())
     shares = torch.stack(logits).softmax(1).numpy()
     columns = [names.index(str(label)) for label in estimator.classes_]
     again = pickle.loads(pickle.dumps(estimator))
-    got = again.predict_proba(texts["test"])
+    got = again.predict_proba(texts)
     found = compare("Classifier: probabilities", got.tolist(), shares[:, columns].tolist(), 2e-5)
-    predicted = estimator.predict(texts["test"])
+    predicted = estimator.predict(texts)
     best = estimator.classes_[np.argmax(got, axis=1)]
     found += compare("Classifier: predict", predicted.tolist(), best.tolist())
-    right = float(
-        np.mean([p == row["label"] for p, row in zip(predicted, rows["test"], strict=True)])
-    )
-    score = estimator.score(texts["test"], [row["label"] for row in rows["test"]])
+    right = float(np.mean([p == label for p, label in zip(predicted, labels, strict=True)]))
+    score = estimator.score(texts, labels)
     return found + compare("Classifier: score", score, right, 1e-9)
 
 
@@ -232,6 +275,106 @@ def from_a_file(trained: Trained, words: list[object], settings: Settings) -> li
     return _again("from a file", trained, drawn, [*words, "--config", path], {})
 
 
+def renamed_labels(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
+    """Other names of the classes, in the same order: the same bits, under the other names."""
+    case, drawn, run = trained
+    if case.task not in ("text", "pairs", "multi-label") or "number_labels" in case.traits:
+        return []
+
+    def name(label: Any) -> Any:
+        if isinstance(label, list):
+            return [name(each) for each in label]
+        return None if label is None else f"z{label}"
+
+    if sorted(map(name, run.record["label_names"])) != [*map(name, run.record["label_names"])]:
+        return []
+    given = {key: _renamed(value) if key in OF_LABELS else value for key, value in settings.items()}
+    other = _rewritten(
+        trained, case.format, lambda rows: [{**row, "label": name(row["label"])} for row in rows]
+    )
+    folder = drawn.model.parent / "renamed-model"
+    shutil.copytree(drawn.model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    own = [config["id2label"][str(i)] for i in range(len(config["id2label"]))]
+    config["id2label"] = {str(i): name(each) for i, each in enumerate(own)}
+    config["label2id"] = {name(each): i for i, each in enumerate(own)}
+    (folder / "config.json").write_text(json.dumps(config))
+    output = drawn.model.parent / "renamed"
+    words = [*replace(other, model=folder).words(), *words, "--output_dir", output,
+             *product.flags(given)]  # fmt: skip
+    done = product.train(words, output, case.processes)
+    if done.code:
+        return [Disagreement("renamed labels", f"exit code {done.code}: {done.err[-600:]}", 0)]
+    renamed = product.RunFolder(output)
+    found = compare("renamed labels: predictions",
+                    [row["prediction"] for row in renamed.predictions],
+                    [name(row["prediction"]) for row in run.predictions])  # fmt: skip
+    weights, others = run.weights(), renamed.weights()
+    different = [key for key in weights if not (weights[key] == others[key]).all()]
+    found += compare("renamed labels: weights that differ", different, [])
+    return found + compare(
+        "renamed labels: metrics", renamed.record["metrics"], run.record["metrics"]
+    )
+
+
+OF_LABELS = ("ignore_label", "positive_label")
+
+
+def _renamed(value: str) -> str:
+    return ",".join(f"z{part}" for part in value.split(","))
+
+
+def other_micro_batches(
+    trained: Trained, words: list[object], settings: Settings
+) -> list[Disagreement]:
+    """Steps of as many rows, in other pieces: the same losses, in any precision."""
+    case, drawn, run = trained
+    size = int(settings.get("per_device_train_batch_size", 8))
+    pieces = int(settings.get("gradient_accumulation_steps", 1))
+    if "auto_micro_batch" in settings or (size * pieces) % 2 or settings.get("optim") == "muon":
+        return []
+    other = (size * pieces, 1) if pieces > 1 else (size // 2, 2)
+    output = drawn.model.parent / "pieces"
+    given = {**settings, "per_device_train_batch_size": other[0],
+             "gradient_accumulation_steps": other[1]}  # fmt: skip
+    words = [*drawn.words(), *words, "--output_dir", output, *product.flags(given)]
+    done = product.train(words, output, case.processes)
+    if done.code:
+        return [Disagreement("other pieces", f"exit code {done.code}: {done.err[-600:]}", 0)]
+    found, history = [], product.RunFolder(output).history
+    near = max(1e-3, ROUGH[case.precision])
+    for name, tolerance in (("loss", near), ("grad_norm", 2 * near), ("learning_rate", 1e-9),
+                            ("examples", 0)):  # fmt: skip
+        count = min(len(history), len(run.history))  # fewer if it stopped early
+        columns = [[row[name] for row in each[:count]] for each in (history, run.history)]
+        found += compare(f"other pieces: {name}", *columns, tolerance)[:1]
+    return found
+
+
+def other_order(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
+    """The rows of the test file in another order: the same answers, and the same report."""
+    case, drawn, run = trained
+    limited = {"max_predict_samples", "folds", "test_fraction"} & set(settings)
+    if limited or case.processes > 1 or case.precision != "fp32":
+        return []
+    rows = {**drawn.rows, "test": drawn.rows["test"][::-1]}
+    other = _rewritten((case, replace(drawn, rows=rows), run), case.format, lambda each: each)
+    output = drawn.model.parent / "reversed"
+    words = [*other.words(), *words, "--output_dir", output, *product.flags(settings)]
+    done = product.train(words, output)
+    if done.code:
+        return [Disagreement("other order", f"exit code {done.code}: {done.err[-600:]}", 0)]
+    reversed_ = product.RunFolder(output)
+    own = [row["confidence"] for row in run.predictions if "confidence" in row]
+    shown = [row["confidence"] for row in reversed_.predictions if "confidence" in row]
+    found = compare("other order: confidence", shown[::-1], own, 2e-5)
+    metrics = [
+        {k: v for k, v in each.record["metrics"].items() if k not in ("split", "selected")}
+        for each in (reversed_, run)
+    ]
+    return found + compare("other order: metrics", *metrics, 1e-4)
+
+
 RELATIONS: dict[str, Callable[[Trained, list[object], Settings], list[Disagreement]]] = {
     "none": lambda *_: [],
     "unfit": lambda *_: [],  # the case must be refused
@@ -243,6 +386,9 @@ RELATIONS: dict[str, Callable[[Trained, list[object], Settings], list[Disagreeme
     "classifier": classifier,
     "compared": compared,
     "on a file": on_a_file,
+    "renamed labels": renamed_labels,
+    "other pieces": other_micro_batches,
+    "other order": other_order,
 }
 
 
@@ -260,7 +406,8 @@ def stopped(
     assert case.stop_after is not None
     output = folder / "stopped"
     base = [*words, "--output_dir", output]
-    done = product.train([*base, *product.flags(settings)], output, 1, case.stop_after)
+    count = case.processes
+    done = product.train([*base, *product.flags(settings)], output, count, case.stop_after)
     if done.code != 75:
         said = f"exit code {done.code}: {done.err[-600:]}"
         return [] if done.code == 0 else [Disagreement("stopped by a signal", said, 75)]
@@ -268,7 +415,7 @@ def stopped(
     if case.change and case.change.items() <= settings.items():
         return []
     resumed = [*product.flags(changed), "--resume_from_checkpoint", "latest"]
-    done = product.train([*base, *resumed], output)
+    done = product.train([*base, *resumed], output, count)
     if case.change and not case.change.keys() <= FREE:
         name = next(iter(case.change))
         is_named = name in done.err or REFUSED_AS.get(name, name) in done.err
@@ -276,7 +423,7 @@ def stopped(
             said = f"exit code {done.code}: {done.err[-600:]}"
             return [Disagreement(f"resumed with another --{name}", said, "a refusal")]
         done = product.train(
-            [*base, *product.flags(settings), "--resume_from_checkpoint", "latest"], output
+            [*base, *product.flags(settings), "--resume_from_checkpoint", "latest"], output, count
         )
     if done.code:
         return [Disagreement("resumed", f"exit code {done.code}: {done.err[-600:]}", 0)]

@@ -23,6 +23,8 @@ from oracle.product import RunFolder
 from oracle.read import kept_rows, text_of, weights_of
 
 Tensors = dict[str, Tensor]
+# How far losses, norms and probabilities of tiny models may be off, by precision.
+ROUGH = {"fp32": 0.0, "fp16": 0.05, "bf16": 0.1}
 MODEL_LENGTH = 64  # Longest input of every drawn model.
 DEFAULT = {
     "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "weight_decay": 0.0,
@@ -136,7 +138,7 @@ def losses(
     if case.task in ("multi-label", "columns"):
         return loss, [1.0] * len(targets)
     if case.task == "tokens":
-        return loss, [float(len(target)) for target in targets]
+        return loss, [float(sum(of_classes[tag] for tag in target)) for target in targets]
     return loss, [float(of_classes[target]) for target in targets]
 
 
@@ -175,8 +177,11 @@ def _columns(case: Case, names: list[str], of_classes: Tensor) -> Loss:
 
 
 def _words(case: Case, names: list[str], of_classes: Tensor) -> Loss:
+    of_word = _single(case, names, of_classes)
+
     def loss(logits: Tensor, target: Any) -> Tensor:
-        return -logits.log_softmax(1)[range(len(target)), target].sum()
+        words = zip(logits, target, strict=True)
+        return torch.stack([of_word(scores, tag) for scores, tag in words]).sum()
 
     return loss
 
@@ -213,6 +218,8 @@ def _class_weights(case: Case, classes: int, targets: Sequence[Any]) -> Tensor:
     if case.task == "multi-label":  # examples without the label, for each with it
         counts = np.array([sum(k in target for target in targets) for k in range(classes)])
         return torch.tensor((len(targets) - counts) / counts, dtype=torch.float64)
+    if case.task == "tokens":  # words count
+        targets = [tag for target in targets for tag in target]
     counts = np.bincount(np.array(targets), minlength=classes)
     weights = len(targets) / (np.count_nonzero(counts) * np.maximum(counts, 1))
     return torch.tensor(np.where(counts, weights, 1), dtype=torch.float64)  # 1 without rows
@@ -521,7 +528,8 @@ def check_order(case: Case, run: RunFolder, count: int) -> list[Disagreement]:
 
 def check(case: Case, drawn: Drawn, run: RunFolder, oracle: Trained) -> list[Disagreement]:
     """Hold the history and the saved weights of a run in float32 against the oracle."""
-    tolerance = 0.2 if setting(case, "optim") == "muon" else 2e-3
+    is_muon, digits = setting(case, "optim") == "muon", ROUGH[case.precision]
+    tolerance = max(0.2 if is_muon else 2e-3, digits)
     done = len(run.history)
     found = compare("steps", [row["step"] for row in run.history], [*range(1, done + 1)])
     if "early_stopping_patience" not in case.settings:
@@ -539,6 +547,8 @@ def check(case: Case, drawn: Drawn, run: RunFolder, oracle: Trained) -> list[Dis
     ):
         got = [row[name] for row in run.history]
         found += compare(f"history: {name}", got, values[:done], precise)[:1]
+    if digits:  # how rounding moves the weights is not for float64 to say
+        return found
     chosen = (run.record.get("best") or {}).get("step") or done
     expected = oracle.averages[chosen]
     saved = parameters_of(load(case, run.folder)[0])
@@ -571,7 +581,8 @@ def check_adapters(
     if "early_stopping_patience" not in case.settings:
         found += compare("number of steps", done, steps)
     first = train(case, drawn, names, steps=1).losses[0]
-    found += compare("history: first loss", run.history[0]["loss"], first, 2e-3)
+    tolerance = max(2e-3, ROUGH[case.precision])
+    found += compare("history: first loss", run.history[0]["loss"], first, tolerance)
     scale = case.settings.get("lora_alpha", 4) / case.settings["lora_r"]
     config = json.loads(next(run.folder.rglob("adapter_config.json")).read_text())
     got = config["lora_alpha"] / config["r"]
