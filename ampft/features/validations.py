@@ -266,8 +266,11 @@ class Validations(Feature):
 
     def record(self) -> Mapping[str, Any]:
         """Return all evaluations, the one that is kept, and why the training ended early."""
-        kept, metric = self.kept, self.metric or self.best.metric
-        value = None if kept is None else kept.metrics[metric.name]
+        kept, name = self.kept, (self.metric or self.best.metric).name
+        if kept is not None and name not in kept.metrics:
+            # A loop that continues has not said yet which metric chooses: it is the first one.
+            name = next(iter(kept.metrics))
+        value = None if kept is None else kept.metrics[name]
         found: dict[str, Any] = {"validations": tuple(self.parts), "best": None}
         if self.should_stop:
             last = counted(self.best.stopping.without_improvement, "validation")
@@ -278,7 +281,7 @@ class Validations(Feature):
         if self.lowest is not None:
             by = IS_LAST if kept is self.parts[-1] else self.best.metric.name
         part = BestPart(
-            metric=metric.name,
+            metric=name,
             epoch=kept.epoch,
             value=value,
             step=kept.step,
