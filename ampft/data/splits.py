@@ -91,12 +91,7 @@ def _without_excess(quota: IntArray, shares: npt.NDArray[np.float64], count: int
 
 
 def split_off(
-    labels: IntArray,
-    groups: npt.NDArray[np.uint64],
-    fraction: float,
-    *,
-    seed: int,
-    most: int | None = None,
+    labels: IntArray, groups: npt.NDArray[np.uint64], count: int, *, seed: int
 ) -> tuple[IntArray, IntArray]:
     """Split rows in two, stratified, so that rows of one group stay together.
 
@@ -104,16 +99,13 @@ def split_off(
         labels: (n,) class of each row.
         groups: (n,) equal for rows with equal inputs, which must not be in both parts. A group has
             the class of its first row.
-        fraction: Share of the groups in the second part.
-        most: Largest number of groups in the second part; None for any.
+        count: Number of groups in the second part, unless that takes the last row of a class.
 
     Returns:
         Row indices of the first and of the second part, ascending. Each class keeps a row in the
         first.
     """
     _, firsts, membership = np.unique(groups, return_index=True, return_inverse=True)
-    count = round(fraction * len(firsts))
-    count = count if most is None else min(count, most)
     second = stratified_choice(labels[firsts], count, seed=seed, leave_one=True)
     is_second = np.isin(membership, second)
     return np.flatnonzero(~is_second), np.flatnonzero(is_second)
@@ -300,18 +292,15 @@ def missing_splits(
     if "test" in existing:
         del fractions["test"]
     new: dict[str, IntArray] = {}
-    most, distinct, left = request.max_drawn_samples, len(np.unique(groups)), 1.0
-    limited = [split for split, share in fractions.items() if 0 < most < round(share * distinct)]
+    distinct = len(np.unique(groups))
+    wanted = {split: round(share * distinct) for split, share in fractions.items()}
+    counts = {split: _limited(count, request) for split, count in wanted.items()}
+    limited = [split for split, count in counts.items() if count < wanted[split]]
     for split in reversed(fractions):
         if fractions[split]:
             first, second = split_off(
-                strata[rest],
-                groups[rest],
-                fractions[split] / left,
-                seed=request.data_seed,
-                most=most or None,
+                strata[rest], groups[rest], counts[split], seed=request.data_seed
             )
-            left -= most / distinct if split in limited else fractions[split]
             rest, new[split] = rest[first], rest[second]
             if not len(second):
                 rows, different = len(groups), len(np.unique(groups))
@@ -331,6 +320,11 @@ def missing_splits(
     )
     notes = [_limit_note(limited, strata[new[limited[0]]], request)] if limited else []
     return {"train": rest, **new}, [note, *notes]
+
+
+def _limited(count: int, request: DataRequest) -> int:
+    """Return how many rows of a split are drawn: `max_drawn_samples` at most, 0 for any number."""
+    return min(count, request.max_drawn_samples or count)
 
 
 def _limit_note(limited: Sequence[str], labels: IntArray, request: DataRequest) -> str:
@@ -386,18 +380,14 @@ def fold_splits(
         if number == folds:
             test, rest = rest, rest[:0]
             break
-        first, second = split_off(strata[rest], groups[rest], 1 / (folds - number + 1), seed=seed)
+        count = round(len(np.unique(groups[rest])) / (folds - number + 1))
+        first, second = split_off(strata[rest], groups[rest], count, seed=seed)
         test, rest = rest[second], rest[first]
     train = np.setdiff1d(np.arange(len(groups)), test)
     splits = {"train": train, "test": test}
     if "validation" not in existing and request.validation_fraction:
-        first, second = split_off(
-            strata[train],
-            groups[train],
-            request.validation_fraction,
-            seed=seed,
-            most=request.max_drawn_samples or None,
-        )
+        count = round(request.validation_fraction * len(np.unique(groups[train])))
+        first, second = split_off(strata[train], groups[train], _limited(count, request), seed=seed)
         splits |= {"train": train[first], "validation": train[second]}
     sizes = ", ".join(f"{split} {len(rows)}" for split, rows in splits.items())
     return splits, [f"Fold {fold} of {folds} of {len(groups)} training rows, seed {seed}: {sizes}."]

@@ -40,7 +40,7 @@ def test_equal_texts_stay_together_and_every_class_stays_in_training():
     generator = np.random.default_rng(0)
     groups = generator.integers(0, 60, 200).astype(np.uint64)
     labels = (groups % 7).astype(np.int64)
-    first, second = split_off(labels, groups, 0.3, seed=1)
+    first, second = split_off(labels, groups, 18, seed=1)
     assert not set(groups[first].tolist()) & set(groups[second].tolist())
     assert sorted([*first.tolist(), *second.tolist()]) == list(range(200))
     assert set(labels[first].tolist()) == set(labels.tolist())
@@ -49,8 +49,19 @@ def test_equal_texts_stay_together_and_every_class_stays_in_training():
 def test_a_class_of_one_row_stays_in_training():
     labels, groups = np.array([0] * 9 + [1]), np.arange(10, dtype=np.uint64)
     for seed in range(10):
-        first, _ = split_off(labels, groups, 0.5, seed=seed)
+        first, _ = split_off(labels, groups, 5, seed=seed)
         assert labels[first][-1] == 1
+
+
+@pytest.mark.parametrize("rows", range(20, 120))
+def test_a_split_has_its_fraction_of_all_rows(rows):
+    request = DataRequest(validation_fraction=0.25, test_fraction=0.3, data_seed=0)
+    new, _ = missing_splits(
+        np.arange(rows) % 2, np.arange(rows, dtype=np.uint64), frozenset({"train"}), request
+    )
+    sizes = {split: len(indices) for split, indices in new.items()}
+    held_out = {"validation": round(0.25 * rows), "test": round(0.3 * rows)}
+    assert sizes == {"train": rows - sum(held_out.values()), **held_out}
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,9 @@ def _read(
     case: Case, drawn: Drawn, names: list[str], rows: list[dict[str, Any]], shares: Pair,
     runs: Sequence[product.RunFolder],
 ) -> Rows:  # fmt: skip
-    texts = [" | ".join(str(row[name]) for name in drawn.texts) for row in rows]
-    keys = [str(text_of(case, drawn, row)) for row in rows]
+    read = [text_of(case, drawn, row) for row in rows]  # with columns before the text
+    texts = [each if isinstance(each, str) else " | ".join(each) for each in read]
+    keys = list(map(str, read))
     groups = [row["user"] if "group_column" in case.settings else i for i, row in enumerate(rows)]
     units = list(range(len(rows)))
     for of in (keys, groups):

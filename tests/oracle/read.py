@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -315,13 +316,14 @@ def _check_words(drawn: Drawn, run: RunFolder, rows: Kept) -> list[Disagreement]
 
 
 def overlaps(case: Case, drawn: Drawn) -> bool:
-    """Return whether test or validation rows have inputs of training, in any spelling."""
+    """Return whether two splits share inputs, in any spelling."""
 
     def spelled(split: str) -> set[str]:
         texts = [str(text_of(case, drawn, row)) for _, row in kept_rows(case, drawn, split)]
         return {"".join(filter(str.isalnum, text.casefold())) for text in texts}
 
-    return bool(spelled("train") & (spelled("validation") | spelled("test")))
+    splits = [spelled(split) for split in ("train", "validation", "test")]
+    return any(one & other for one, other in combinations(splits, 2))
 
 
 def _check_overlap(
