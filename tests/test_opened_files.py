@@ -95,7 +95,7 @@ OTHERS = {
         lab/audit/audit.py:own_loop_checks""",
     "a run that is still going on, or was killed: nothing has recorded its files": """
         comparison/execution/comparison_folder.py:run_ending
-        comparison/execution/session.py:HistoryTail.steps
+        comparison/execution/session.py:steps_in_history
         features/trackers.py:TrackerReporting._stored_ids runs/resume.py:_steps_of
         lab/cluster/node_worker.py:_News.texts lab/resume_check.py:_Training.run
         lab/resume_check.py:_Training.steps lab/resume_check.py:_history_differences

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -275,7 +275,7 @@ def wait_for_runs_left(logs: Path) -> float:
     Their results count, and no second run starts beside them.
     """
     started = time.perf_counter()
-    for log in logs_in(logs):
+    for log in filter(is_plain_file, sorted(logs.glob("*.log"))):
         told = False
         with log.open("ab") as file:
             while not lock_descriptor(file.fileno(), blocking=False):
@@ -288,28 +288,6 @@ def wait_for_runs_left(logs: Path) -> float:
                 time.sleep(POLL_SECONDS)
             unlock_descriptor(file.fileno())
     return time.perf_counter() - started
-
-
-def check_no_process_left(logs: Iterable[Path], own: Collection[Path] = ()) -> None:
-    """Check that no process of a killed comparison is still running.
-
-    Args:
-        own: Logs of runs that this process has started.
-
-    Raises:
-        InputError: A process still writes to one of the logs. Nothing was changed.
-    """
-    for log in logs:
-        if log in own or not is_plain_file(log):
-            continue
-        with log.open("ab") as file:
-            _lock(file, log)
-            unlock_descriptor(file.fileno())
-
-
-def logs_in(folder: Path) -> list[Path]:
-    """Return the logs in a folder, by name."""
-    return [log for log in sorted(folder.glob("*.log")) if is_plain_file(log)]
 
 
 @contextlib.contextmanager
@@ -535,10 +513,6 @@ class SideBySide(Generic[Key]):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Terminate the programs that are running, and wait for them."""
         self._stop.set()
         try:
             wait(self._running)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -32,9 +33,7 @@ from ampft.comparison.execution.launch import (
     LocalLauncher,
     Program,
     SideBySide,
-    check_no_process_left,
     command_slots,
-    logs_in,
     run_command,
     wait_for_runs_left,
 )
@@ -52,7 +51,7 @@ from ampft.ownership import is_plain_folder
 from ampft.precision.modes import MODE_TABLE
 from ampft.processes import RAY
 from ampft.runs.folder import RunFolder, check_output_folder
-from ampft.runs.manifest import remove_earlier_run, remove_weights
+from ampft.runs.manifest import remove_weights
 from ampft.runs.resume import checkpoint_damage
 from ampft.text.escaping import inert
 from ampft.text.numbers import approximate_duration, counted, percent
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
 
 
 MAX_SHARE = 0.99  # of a run that has not ended yet
+LAST_ROWS = 2**16  # bytes at the end of a history that hold at least its last row
 
 
 @dataclass
@@ -94,40 +94,15 @@ class RunTimeForecast:
         return self.plan.expected_seconds(run) * (actual / expected if expected else 1.0)
 
 
-class HistoryTail:
-    """Counts the optimizer steps of a running run, reading each byte of its history once."""
-
-    def __init__(self, path: Path) -> None:
-        """Count in `path`, a history.jsonl that need not exist yet.
-
-        Existing lines were written by an earlier run and do not count.
-        """
-        self._path = path
-        self._steps = 0
-        self._identity, self._offset = self._stat()
-
-    def steps(self) -> int:
-        """Return the optimizer steps so far."""
-        identity, size = self._stat()
-        if identity != self._identity or size < self._offset:
-            self._identity, self._offset, self._steps = identity, 0, 0
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                new = file.read()
-        except OSError:
-            return self._steps
-        self._offset += len(new)
-        self._steps += new.count(b"\n")
-        return self._steps
-
-    def _stat(self) -> tuple[tuple[int, int], int]:
-        """Return the device and inode that identify the file, and its size in bytes."""
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return (0, 0), 0
-        return (stat.st_dev, stat.st_ino), stat.st_size
+def steps_in_history(path: Path) -> int:
+    """Return the number of the last step in a history that may be growing; 0 without one."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LAST_ROWS))
+            last = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
+        return int(json.loads(last)["step"])
+    except (OSError, LookupError, TypeError, ValueError):  # no history, or not a whole row yet
+        return 0
 
 
 class Progress:
@@ -138,7 +113,7 @@ class Progress:
         self._pace = RunTimeForecast(plan)
         self.follow(plan, todo)
         self._bar = progress_bar(total=1, bar_format="{desc}", leave=False)
-        self._running: dict[PlannedRun, tuple[HistoryTail, float]] = {}
+        self._running: dict[PlannedRun, tuple[Path, float]] = {}
         self._refreshed = 0.0
 
     def __enter__(self) -> Progress:
@@ -156,7 +131,7 @@ class Progress:
 
     def start(self, run: PlannedRun, history: Path) -> None:
         """Start showing a run whose history grows at `history`."""
-        self._running[run] = HistoryTail(history), time.perf_counter()
+        self._running[run] = history, time.perf_counter()
         self._refreshed = 0.0
         self.watch()
 
@@ -166,7 +141,10 @@ class Progress:
         if self._bar.disable or now - self._refreshed < 1 or not self._running:
             return
         self._refreshed = now
-        states = [(run, tail.steps(), now - at) for run, (tail, at) in self._running.items()]
+        states = [
+            (run, steps_in_history(history), now - started)
+            for run, (history, started) in self._running.items()
+        ]
         self._bar.set_description_str(self.line(*states))
 
     def line(self, *states: tuple[PlannedRun, int, float]) -> str:
@@ -224,8 +202,6 @@ class ComparisonSession:
     describes: bool = True  # Whether it prints its plan and the warnings of its runs.
     _plan_before: Plan = field(init=False)
     _complete: set[PlannedRun] = field(init=False, default_factory=set)
-    _side: SideBySide[PlannedRun] | None = field(init=False, default=None)
-    _ended: list[PlannedRun] | None = field(init=False, default=None)  # since the last one began
     _plan_due: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
@@ -270,22 +246,20 @@ class ComparisonSession:
     def train(self, runs: Sequence[PlannedRun]) -> None:
         """Train runs in separate processes, in order, and print how each ended.
 
-        With `--jobs`, several train at the same time. If a later analysis is planned, launchers
-        that would be idle start its runs, which the next call waits for, or `close` cancels.
+        With `--jobs`, several train at the same time.
 
         Raises:
             InputError: The input of a run is invalid and no run of its arm is complete, or another
-                run is still running because an earlier comparison process was killed.
+                process writes to the folder of one.
         """
-        self._side = side = self._side or SideBySide[PlannedRun](self.launchers)
-        wanted = set(runs)
-        queue = deque(run for run in runs if run not in side.running)
-        ahead = deque(run for run in self._ahead(wanted) if run not in side.running)
-        try:
-            while queue or wanted.intersection(side.running):
-                while (queue or ahead) and not side.is_full:
-                    run = (queue or ahead).popleft()
-                    self._begin(run, side.running)
+        for run in runs:
+            check_output_folder(run_folder(self.folder.path, run), overwrite=True)
+        queue = deque(runs)
+        with SideBySide[PlannedRun](self.launchers) as side:
+            while queue or side.running:
+                while queue and not side.is_full:
+                    run = queue.popleft()
+                    self._remove_damaged_checkpoints(run)
                     program = self.program(run)
                     self.progress.start(run, side.start(run, program).history(program))
                 started = time.perf_counter()
@@ -296,54 +270,6 @@ class ComparisonSession:
                 self.progress.watch()
                 for run, end in ended:
                     self._end(run, end)
-        except BaseException:
-            self.stop()
-            raise
-
-    def _ahead(self, wanted: set[PlannedRun]) -> list[PlannedRun]:
-        """Return the runs that only a later analysis needs; none before an arm was chosen."""
-        is_known = not self.plan.design.select_seeds or self.plan.selected is not None
-        if len(self.plan.design.seed_counts) < 2 or not is_known:
-            return []
-        return [run for run in self.missing() if run not in wanted]
-
-    def stop(self) -> list[PlannedRun]:
-        """Terminate the runs that are still training, and return them."""
-        side, self._side = self._side, None
-        running = [] if side is None else side.running
-        if side is not None:
-            side.stop()
-        return running
-
-    def _cancel(self) -> None:
-        """Terminate runs that no verdict needs any more, and remove what they have written."""
-        cancelled = self.stop()
-        for run in cancelled:
-            folder = run_folder(self.folder.path, run)
-            if folder.exists():
-                CheckpointStore(folder).remove_all()
-                remove_earlier_run(folder)
-                with contextlib.suppress(OSError):  # files of the user stay
-                    folder.rmdir()
-            log_file(self.folder.path, run).unlink(missing_ok=True)
-        if cancelled:
-            runs = counted(len(cancelled), "run")
-            print_line(labelled("cancelled", f"{runs} of later seeds, which no verdict needs"))
-
-    def _begin(self, run: PlannedRun, running: Sequence[PlannedRun] = ()) -> None:
-        """Check that a run can start beside the running ones of this process.
-
-        The first time, all runs are looked at; later those that have ended since, and this one.
-        """
-        place, ended = self.folder.path, self._ended
-        own = {log_file(place, each) for each in running}
-        known = None if ended is None else [log_file(place, each) for each in ended]
-        check_no_process_left(logs_in(place / LOGS_NAME) if known is None else known, own)
-        for each in self.plan.all_runs() if ended is None else {*ended, run}:
-            if each not in running and each not in self._complete:
-                check_output_folder(run_folder(place, each), overwrite=True)
-        self._ended = []
-        self._remove_damaged_checkpoints(run)
 
     def _end(self, run: PlannedRun, end: EndedProgram) -> None:
         """Print how a run ended, and remove what is not kept of it.
@@ -352,7 +278,6 @@ class ComparisonSession:
             InputError: Its input is invalid and no run of its arm is complete.
         """
         ending = planned_ending(self.folder.path, run, log_file(self.folder.path, run))
-        self._ended = [*(self._ended or []), run]
         if ending.is_complete:
             self._complete.add(run)
             self.remove_checkpoints([run])
@@ -496,7 +421,6 @@ class ComparisonSession:
         Raises:
             SystemExit: A run failed; the exit code is 1.
         """
-        self._cancel()
         self.write_plan()
         names = "comparison.html, comparison.md, comparison.json"
         print_line(labelled("wrote", f"{self.folder.path}: {names}, runs, logs"))
@@ -588,7 +512,6 @@ def open_comparison(
             session = ComparisonSession(
                 command, locked, plan, progress, recipe, launchers, describes
             )
-            stack.callback(session.stop)
             session.count_as_run(seconds)
             session.remove_checkpoints(session.complete())
             session.remove_models(session.complete())

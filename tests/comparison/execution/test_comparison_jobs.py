@@ -10,7 +10,6 @@ import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
-from typing import ClassVar
 
 import psutil
 import pytest
@@ -272,57 +271,3 @@ def test_a_fork_whose_parent_was_killed_is_still_waited_for():
     child.communicate(b"\n")
     assert forked.wait(5) == -9
     ours.close()
-
-
-class Timed(LocalLauncher):
-    """Lets each program take the seconds of its name, and half a minute without."""
-
-    seconds: ClassVar[dict[str, float]] = {}
-
-    def run(self, program, watch):
-        program.folder.mkdir()
-        end = time.monotonic() + self.seconds.get(program.folder.name, 30)
-        program.log.write_bytes(b"log of ampft, replaced when the command is repeated\n")
-        while time.monotonic() < end:
-            watch()
-            time.sleep(0.02)
-        return EndedProgram(0.1)
-
-
-def interim_session(tmp_path, monkeypatch, **changes):
-    launchers = tuple(Timed(ResourceSlot(k), None) for k in range(2))
-    monkeypatch.setattr("ampft.comparison.execution.session.make_launchers", lambda *_: launchers)
-    planned = plan(jobs=2, placebo=False, seed_counts=(3, 5), **changes)
-    return open_comparison(parse_compare_arguments(["--jobs", "2"]), tmp_path / "cmp", planned)
-
-
-@pytest.mark.slow
-def test_idle_launchers_begin_runs_of_the_next_analysis_and_a_verdict_cancels_them(
-    tmp_path, monkeypatch, capsys
-):
-    logs = tmp_path / "cmp" / "logs"
-    with interim_session(tmp_path, monkeypatch) as session:
-        wanted = session.missing(3)
-        times = {run.name: 0.05 for run in wanted} | {wanted[-1].name: 1.5}
-        monkeypatch.setattr(Timed, "seconds", times)
-        session.train(wanted)
-        begun = {path.stem for path in logs.iterdir()} - {run.name for run in wanted}
-        assert begun == {session.plan.runs()[6].name}
-        with pytest.raises(SystemExit):  # these runs wrote no record
-            session.close(3)
-        left = {path.stem for path in logs.iterdir()} - {run.name for run in wanted}
-        assert not left
-        assert not [p for p in (tmp_path / "cmp" / "runs").iterdir() if p.name in begun]
-    assert "cancelled " in capsys.readouterr().out
-
-
-def test_without_a_later_analysis_nothing_begins_ahead(tmp_path, monkeypatch):
-    launchers = tuple(Timed(ResourceSlot(k), None) for k in range(2))
-    monkeypatch.setattr("ampft.comparison.execution.session.make_launchers", lambda *_: launchers)
-    planned = plan(jobs=2, placebo=False)
-    command = parse_compare_arguments(["--jobs", "2"])
-    with open_comparison(command, tmp_path / "cmp", planned) as session:
-        wanted = session.missing()[:3]
-        monkeypatch.setattr(Timed, "seconds", {run.name: 0.05 for run in wanted})
-        session.train(wanted)
-        assert {p.stem for p in (tmp_path / "cmp" / "logs").iterdir()} == {r.name for r in wanted}

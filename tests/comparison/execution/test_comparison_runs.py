@@ -15,7 +15,7 @@ from ampft.comparison.execution.launch import (
     start_command,
     supervise,
 )
-from ampft.comparison.execution.session import HistoryTail, Progress, RunTimeForecast
+from ampft.comparison.execution.session import Progress, RunTimeForecast, steps_in_history
 from ampft.errors import InputError
 from ampft.files import hashed_text, remove
 
@@ -112,34 +112,20 @@ def test_an_input_error_is_found_in_the_log_of_a_launcher(tmp_path):
     assert run_ending(tmp_path / "absent", tmp_path / "none").input_error is None
 
 
-def test_a_history_is_counted_as_it_grows(tmp_path):
+def test_the_steps_of_a_history_are_known_as_it_grows(tmp_path):
     path = tmp_path / "history.jsonl"
-    tail = HistoryTail(path)
-    assert tail.steps() == 0
+    assert steps_in_history(path) == 0
     with path.open("a") as file:
-        for text, steps in [('{"step": 1}\n{"st', 1), ('ep": 2}\n', 2), ("", 2), ("{}\n{}\n", 4)]:
+        for text, steps in [('{"st', 0), ('ep": 1}\n{"st', 1), ('ep": 2}\n', 2), ("", 2)]:
             file.write(text)
             file.flush()
-            assert tail.steps() == steps
-
-
-def test_a_rewritten_history_is_counted_from_its_start(tmp_path):
-    path = tmp_path / "history.jsonl"
-    path.write_text('{"of": "the run before"}\n' * 3)
-    tail = HistoryTail(path)
-    assert tail.steps() == 0
-    path.unlink()
-    assert tail.steps() == 0
-    for steps in (1, 2, 9):
-        path.write_text("{}\n" * steps)
-        assert tail.steps() == steps
-    shorter = HistoryTail(path)
-    path.write_text("{}\n" * 2)  # the same file, truncated
-    assert shorter.steps() == tail.steps() == 2
-    replaced = HistoryTail(path)
-    (tmp_path / "new").write_text("{}\n" * 4)  # immediately longer, but another file
-    (tmp_path / "new").rename(path)
-    assert replaced.steps() == 4
+            assert steps_in_history(path) == steps
+    path.write_text("".join(f'{{"step": {n}, "loss": 0.123456789}}\n' for n in range(1, 5000)))
+    assert steps_in_history(path) == 4999
+    path.write_text('{"step": 1}\n')  # rewritten
+    assert steps_in_history(path) == 1
+    path.write_text("[]\nnot JSON\n")
+    assert steps_in_history(path) == 0
 
 
 def test_remaining_time_is_based_on_durations():

@@ -17,9 +17,10 @@ from planned import plan
 from ampft.comparison.execution import session as session_module
 from ampft.comparison.execution.comparison_folder import log_file, run_folder
 from ampft.comparison.execution.launch import (
+    WHOLE_MACHINE,
     EndedProgram,
-    check_no_process_left,
-    logs_in,
+    LocalLauncher,
+    locked_log,
     run_command,
 )
 from ampft.comparison.execution.session import Progress, RunTimeForecast, open_comparison
@@ -81,14 +82,13 @@ def opened(folder: Path):
 def test_no_run_starts_beside_one_that_outlived_its_comparison(tmp_path):
     folder = tmp_path / "cmp"
     with opened(folder) as session:
-        first, second = session.missing()[:2]
+        first = session.missing()[0]
         left = survivor(log_file(session.folder.path, first))
         try:
-            for run in (first, second):
-                with pytest.raises(
-                    InputError, match=rf"running \(process {left.pid}\).*kill {left.pid}\)"
-                ):
-                    session.train([run])
+            with pytest.raises(
+                InputError, match=rf"running \(process {left.pid}\).*kill {left.pid}\)"
+            ):
+                session.train([first])
             with pytest.raises(
                 InputError, match=rf"a killed comparison is still running \(process {left.pid}\)"
             ):
@@ -115,7 +115,8 @@ def test_a_run_that_outlived_its_comparison_is_waited_for(tmp_path, capsys):
     with opened(folder) as session:
         assert (tmp_path / "done").exists()
         assert session.plan.runs_seconds >= 0.5  # the wait does not count as overhead
-        check_no_process_left(logs_in(log.parent))
+        with locked_log(log):
+            pass
     timer.join()
     expected = f"{log.stem}: still running, although its comparison was killed (process {left.pid})"
     assert expected in " ".join(capsys.readouterr().out.split())
@@ -129,7 +130,7 @@ def test_no_run_starts_beside_one_of_another_process(tmp_path):
             InputError, match=rf"another run is writing to this folder \(process {os.getpid()}\)"
         ),
     ):
-        session.train([session.missing()[0]])
+        session.train(session.missing())
     assert not (tmp_path / "ran").exists()
 
 
@@ -138,22 +139,30 @@ def test_a_daemon_left_behind_by_a_run_blocks_nothing(tmp_path):
     report = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     log = tmp_path / "run.log"
     run_command(["-c", service, report], log)
-    check_no_process_left(logs_in(tmp_path))
     while not log.read_text().count("\n") > 1:
         time.sleep(0.05)
-    psutil.Process(int(log.read_text().split()[-1])).kill()
+    pid = log.read_text().split()[-1]
+    with locked_log(log):
+        pass
+    psutil.Process(int(pid)).kill()
+
+
+class Ended(LocalLauncher):
+    """Lets each program end at once."""
+
+    def run(self, program, watch):
+        return EndedProgram(1.0)
 
 
 def test_what_is_looked_at_before_a_run_does_not_grow_with_the_runs(tmp_path, monkeypatch):
     looked_at = []
     monkeypatch.setattr(session_module, "check_output_folder", lambda *a, **_: looked_at.append(a))
+    launchers = (Ended(WHOLE_MACHINE, None),)
+    monkeypatch.setattr(session_module, "make_launchers", lambda *_: launchers)
     with opened(tmp_path / "cmp") as session:
         runs = session.missing()
-        for run in runs:
-            session._begin(run)
-            session.progress.start(run, tmp_path / "none")
-            session._end(run, EndedProgram(1.0))
-    assert len(runs) <= len(looked_at) <= 3 * len(runs)
+        session.train(runs)
+    assert len(looked_at) == len(runs)
 
 
 def test_the_time_left_counts_each_arm_with_its_own_runs():
