@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ampft.comparison.cost_text import savings_text, speed_up_of
-from ampft.comparison.findings import INFERENCE, PREDICTIONS, ArmResult, Comparison
+from ampft.comparison.findings import INFERENCE, PREDICTIONS, TRAINING, ArmResult, Comparison
 from ampft.comparison.statistics.verdict import BETTER, EQUIVALENT, OUTCOMES, UNDECIDED, WORSE
 from ampft.comparison.verdict_text import (
     MAX_CLASSES,
@@ -15,7 +15,7 @@ from ampft.comparison.verdict_text import (
 )
 from ampft.text.numbers import mean_count, points
 
-RELATIONS = {EQUIVALENT: "equivalent to", BETTER: "better than", WORSE: "worse than"}
+RELATIONS = {WORSE: "worse than", BETTER: "better than", EQUIVALENT: "equivalent to"}
 
 
 def answer_text(comparison: Comparison) -> str:
@@ -44,108 +44,90 @@ def answer_sentences(comparison: Comparison) -> list[str]:
             return [f"No answer: {arm_names_text(suspects)} did not train well."]
     elif baseline.status != "complete" or baseline.suspect_runs:
         return [f"No answer: {baseline.name} did not train well with every seed."]
-    if comparison.kind == PREDICTIONS or comparison.has_one_model_each:
-        return list(_on_predictions(comparison, arms))
-    gaining = [arm for arm in arms if savings_text(comparison, arm)]
-    best = max(gaining, key=speed_up_of, default=None)
+    if not _ranks_costs(comparison):
+        return [*_verdicts(comparison, arms), *_changes(comparison, arms)]
+    recommendation, named = _recommendation(comparison, arms)
+    return [recommendation, *_verdicts(comparison, [arm for arm in arms if arm not in named])]
+
+
+def _ranks_costs(comparison: Comparison) -> bool:
+    """Return whether speed and memory matter to the answer, and not only which model is better."""
+    return comparison.kind != PREDICTIONS and not comparison.has_one_model_each
+
+
+def _recommendation(
+    comparison: Comparison, arms: Sequence[ArmResult]
+) -> tuple[str, Sequence[ArmResult]]:
+    """Return which arm to use, and the arms whose verdict this says already."""
+    base, title = comparison.baseline.name, comparison.units.title
     better = [arm for arm in arms if arm.outcome == BETTER and comparison.noun == "arm"]
-    use = _without_gain(comparison, arms)
-    title = comparison.units.title
     if len(better) == 1:
-        use = f"Use {better[0].name}: it is better than {baseline.name} in {title}."
-    elif better:
-        use = (
-            f"{arm_names_text(better)} are better than {baseline.name} in {title}. Which of them "
-            "is the best is not decided here, and the largest difference overstates its gain."
+        return f"Use {better[0].name}: it is better than {base} in {title}.", better
+    if better:
+        text = (
+            f"{arm_names_text(better)} are better than {base} in {title}. Which of them is the "
+            "best is not decided here, and the largest difference overstates its gain."
         )
-    elif best is not None:
+        return text, better
+    gaining = [arm for arm in arms if savings_text(comparison, arm)]
+    if gaining:
+        best = max(gaining, key=speed_up_of)
         verb, here = ("Deploy", "") if comparison.kind == INFERENCE else ("Use", " here")
-        use = (
-            f"{verb} {best.name}: it is {RELATIONS[best.outcome]} {baseline.name} in {title}, and "
-            f"it {savings_text(comparison, best)}{here}."
+        text = (
+            f"{verb} {best.name}: it is {RELATIONS[best.outcome]} {base} in {title}, and it "
+            f"{savings_text(comparison, best)}{here}."
         )
-    others = [arm for arm in arms if arm is not best]
-    rest = _on_inference(comparison, others)
-    if comparison.kind != INFERENCE:
-        rest = _on_training(comparison, arms)
-    return [use, *rest]
-
-
-def _without_gain(comparison: Comparison, arms: Sequence[ArmResult]) -> str:
-    """Return what to use if no arm is known to be faster: the baseline, if speeds are known."""
-    base = comparison.baseline.name
+        return text, [best]
     native = [arm for arm in arms if arm.outcome == EQUIVALENT and arm.execution != "emulated"]
-    if not native or not comparison.has_disturbed_speeds:
-        return f"On this machine, stay with {base}."
-    title = comparison.units.title
-    names = arm_names_text(native)
-    return f"{names} {_be(native)} equivalent to {base} in {title}. Speeds are not ranked."
+    if native and comparison.has_disturbed_speeds:
+        names = arm_names_text(native)
+        text = f"{names} {_be(native)} equivalent to {base} in {title}. Speeds are not ranked."
+        return text, native
+    return f"On this machine, stay with {base}.", []
 
 
-def _on_training(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
-    """Yield what is known about arms that lose, failed, are emulated or are not decided."""
-    losing = [arm for arm in arms if arm.outcome == WORSE]
-    if losing:
-        yield f"{arm_names_text(losing)} {_be(losing)} worse in {comparison.units.title}."
-    without_gain = [
-        arm
-        for arm in arms
-        if arm.outcome == EQUIVALENT
-        and arm.execution != "emulated"
-        and not savings_text(comparison, arm)
-    ]
-    if without_gain and not comparison.has_disturbed_speeds:
-        yield (
-            f"{arm_names_text(without_gain)} {_be(without_gain)} equivalent in "
-            f"{comparison.units.title}, but not shown to be faster or to need less memory."
-        )
+def _verdicts(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
+    """Yield the verdicts, one sentence for all arms of which it says the same."""
+    base, title = comparison.baseline.name, comparison.units.title
+    for outcome, relation in RELATIONS.items():
+        by_reservation: dict[str, list[ArmResult]] = {}
+        for arm in arms:
+            if arm.outcome == outcome:
+                by_reservation.setdefault(_reservation(comparison, arm), []).append(arm)
+        for reservation, some in by_reservation.items():
+            yield f"{arm_names_text(some)} {_be(some)} {relation} {base} in {title}{reservation}."
     if failed := [arm for arm in arms if arm.status != "complete"]:
         yield f"{arm_names_text(failed)} failed."
-    emulated = [
-        arm for arm in arms if arm.outcome in (EQUIVALENT, BETTER) and arm.execution == "emulated"
-    ]
-    if emulated and comparison.baseline.execution != "emulated":
-        yield (
-            f"{arm_names_text(emulated)} {_be(emulated)} not worse in {comparison.units.title} but "
-            "emulated: measure speed on a GPU."
-        )
-    yield from _undecided(comparison, arms)
-
-
-def _on_inference(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
-    """Yield what is known about each mode that is not recommended."""
-    base, metric = comparison.baseline.name, comparison.units.title
+    has_suspects = bool(comparison.baseline.suspect_runs)
     for arm in arms:
-        if arm.status != "complete":
-            yield f"{arm.name} failed."
-        elif not arm.outcome:
+        if arm.status == "complete" and not arm.outcome and (has_suspects or arm.suspect_runs):
             yield f"{arm.name} has no verdict, because the models did not train well."
-        elif arm.outcome == UNDECIDED:
-            yield f"The difference of {arm.name} to {base} is not decided."
-        else:
-            emulated = (
-                " (emulated: measure its speed on a GPU)" if arm.execution == "emulated" else ""
-            )
-            yield f"{arm.name} is {RELATIONS[arm.outcome]} {base} in {metric}{emulated}."
-
-
-def _on_predictions(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
-    """Yield what the verdicts say, without costs, and for which models they hold."""
-    for outcome, relation in RELATIONS.items():
-        if some := [arm for arm in arms if arm.outcome == outcome]:
-            yield (
-                f"{arm_names_text(some)} {_be(some)} {relation} {comparison.baseline.name} in "
-                f"{comparison.units.title}."
-            )
     yield from _undecided(comparison, arms)
-    if comparison.has_one_model_each:
-        for arm in arms:
-            yield from _changed_for(comparison, arm)
-    if comparison.has_one_model_each and any(arm.outcome in OUTCOMES.values() for arm in arms):
-        models = covered_models_text(comparison)
+
+
+def _reservation(comparison: Comparison, arm: ArmResult) -> str:
+    """Return why an arm that is not worse is not recommended; empty if that goes without saying."""
+    if not _ranks_costs(comparison) or arm.outcome == WORSE:
+        return ""
+    if arm.execution == "emulated":
+        is_alone = comparison.baseline.execution != "emulated"
+        return ", but emulated: measure speed on a GPU" if is_alone else ""
+    is_ranked = comparison.kind == TRAINING and not comparison.has_disturbed_speeds
+    if is_ranked and arm.outcome == EQUIVALENT and not savings_text(comparison, arm):
+        return ", but not shown to be faster or to need less memory"
+    return ""
+
+
+def _changes(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
+    """Yield how the answers of single models changed, and for which models the verdicts hold."""
+    if not comparison.has_one_model_each:
+        return
+    for arm in arms:
+        yield from _changed_for(comparison, arm)
+    if any(arm.outcome in OUTCOMES.values() for arm in arms):
         yield (
-            f"{models.capitalize()}, on examples like these; nothing is said about training them "
-            "again."
+            f"{covered_models_text(comparison).capitalize()}, on examples like these; nothing is "
+            "said about training them again."
         )
 
 

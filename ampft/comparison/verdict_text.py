@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ampft.comparison.cost_text import cost_text
 from ampft.comparison.findings import INFERENCE, ArmResult, ClassFigures, Comparison
 from ampft.comparison.settings import MIN_SEEDS
@@ -58,7 +60,8 @@ def verdict_text(comparison: Comparison, arm: ArmResult) -> str:
         cost_text(comparison, arm),
         f"{metric}.",
         f"{changed}." if changed else "",
-        class_changes_text(comparison, arm),
+        _classes_text(comparison, arm, sign=-1),
+        _classes_text(comparison, arm, sign=1),
         margin_text(comparison, arm.difference),
     ]
     return " ".join(filter(None, sentences))
@@ -208,12 +211,8 @@ def class_changes(comparison: Comparison, arm: ArmResult, *, sign: int) -> list[
     return [each for _, each in sorted(found, key=lambda change: -change[0])]
 
 
-def class_changes_text(comparison: Comparison, arm: ArmResult) -> str:
-    """Return the classes whose F1 changes beyond chance; empty if none."""
-    return " ".join(filter(None, (_classes_text(comparison, arm, sign) for sign in (-1, 1))))
-
-
-def _classes_text(comparison: Comparison, arm: ArmResult, sign: int) -> str:
+def _classes_text(comparison: Comparison, arm: ArmResult, *, sign: int) -> str:
+    """Return the classes whose F1 falls (sign -1) or rises (1) beyond chance; empty if none."""
     found = class_changes(comparison, arm, sign=sign)
     listed = [
         f"{each.name!r} {points(change.estimate)} points ({confidence_percent(change.level)} CI "
@@ -237,18 +236,28 @@ def margin_text(comparison: Comparison, difference: Difference | None) -> str:
             title = comparison.units.title
             reference = f"the gap between {comparison.baseline.name} and a perfect {title}"
         parts.append(f"a margin of {comparison.units.margin_with_unit} is {share} of {reference}")
-    if difference is not None and difference.carrying_cases is not None:
-        parts.append(carrying_text(difference.carrying_cases, difference.cases))
-    if difference is not None and difference.carrying_labels is not None:
-        parts.append(carrying_labels_text(difference.carrying_labels, difference.cases))
-    if difference is not None and difference.verdict == Verdict.EQUIVALENT:
-        parts += _not_excluded(comparison, difference)
-    if difference is not None and OUTCOMES.get(difference.verdict or "") in (EQUIVALENT, BETTER):
-        parts += _failures_not_excluded(difference)
-    if difference is not None and difference.verdict == Verdict.UNDECIDED:
-        parts.append(needed_text(comparison, difference))
+    if difference is not None:
+        parts += _left_open(comparison, difference)
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _left_open(comparison: Comparison, difference: Difference) -> Iterator[str]:
+    """Yield what a verdict rests on or does not exclude, and what a decision would need."""
+    if difference.carrying_cases is not None:
+        yield carrying_text(difference.carrying_cases, difference.cases)
+    if difference.carrying_labels is not None:
+        yield carrying_labels_text(difference.carrying_labels, difference.cases)
+    if difference.verdict == Verdict.EQUIVALENT:
+        yield from _not_excluded(comparison, difference)
+    is_kept = OUTCOMES.get(difference.verdict or "") in (EQUIVALENT, BETTER)
+    if is_kept and difference.failure_rate is not None:
+        yield (
+            f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
+            f"{percent(difference.failure_rate)}"
+        )
+    if difference.verdict == Verdict.UNDECIDED:
+        yield needed_text(comparison, difference)
 
 
 def carrying_text(carrying: int, cases: int) -> str:
@@ -275,35 +284,23 @@ def needed_text(comparison: Comparison, difference: Difference) -> str:
     return _seeds_needed(comparison, difference)
 
 
-def _not_excluded(comparison: Comparison, difference: Difference) -> list[str]:
-    """Return how large a failure could be that the examples do not show."""
-    parts = []
+def _not_excluded(comparison: Comparison, difference: Difference) -> Iterator[str]:
+    """Yield how large a failure could be that the examples do not show."""
     count, noun = _cases(comparison)
     if difference.unseen_share is not None:
         share = f"{100 * difference.unseen_share:.2g} %"
         at_every_seed = "" if comparison.has_one_model_each else " at every seed"
-        parts.append(
+        yield (
             f"a subgroup of up to {share} of {noun} could fail{at_every_seed} without being among "
             f"these {count:,} (probability 5 %)"
         )
     if comparison.has_fixed_models:
-        parts.append(
+        yield (
             f"the verdict holds for {covered_models_text(comparison)}, not for models that are "
             "trained again"
         )
     if difference.skewed90 is not None:
-        parts.append(UNEVEN_SEEDS)
-    return parts
-
-
-def _failures_not_excluded(difference: Difference) -> list[str]:
-    """Return how often trainings could fail although none of these seeds did."""
-    if difference.failure_rate is None:
-        return []
-    return [
-        f"{len(difference.per_seed)} seeds without a failure exclude only failure rates above "
-        f"{percent(difference.failure_rate)}"
-    ]
+        yield UNEVEN_SEEDS
 
 
 def covered_models_text(comparison: Comparison) -> str:

@@ -322,13 +322,14 @@ def _data(record: RunRecord, report: Report) -> str:
 
 
 def _training(record: RunRecord, *, has_record: bool) -> str:
+    records = RECORDS if has_record else ""
     seconds = record.timings.get("training_seconds", record.timings.get("total_seconds"))
     elapsed = f", {duration(seconds)}" if isinstance(seconds, int | float) else ""
     cpu = record.hardware.get("cpu")
     gpus = record.hardware.get("gpus") or []
     machine = ", ".join(str(gpu) for gpu in gpus) if gpus else str(cpu or "an unknown CPU")
     if record.arguments.get("evaluate_only"):
-        return f"## Training\n\nNone: the weights are the model's own.{RECORDS * has_record}"
+        return f"## Training\n\nNone: the weights are the model's own.{records}"
     best = ""
     if record.best is not None:
         best = (
@@ -341,7 +342,7 @@ def _training(record: RunRecord, *, has_record: bool) -> str:
         best += " `raw_weights.safetensors` holds those that were averaged." if has_record else ""
     return (
         f"## Training\n\nOptimizer steps: {describe_steps(record)}{elapsed} on "
-        f"{prose(machine)}.{_trained_part(record)}{best}{RECORDS * has_record}"
+        f"{prose(machine)}.{_trained_part(record)}{best}{records}"
     )
 
 

@@ -109,7 +109,9 @@ def _reading(comparison: Comparison) -> list[Block]:
     blocks: list[Block] = []
     if any(arm.difference for arm in c.arms):
         wide, narrow = (confidence_percent(1 - sides * c.alpha) for sides in (1, 2))
-        chance = " Shaded: what the placebo does by chance."
+        shaded = ""
+        if any(arm.is_placebo and arm.difference for arm in c.arms):
+            shaded = " Shaded: what the placebo does by chance."
         blocks += [
             Subheading("How to read the bars", level=2),
             Paragraph(
@@ -118,9 +120,7 @@ def _reading(comparison: Comparison) -> list[Block]:
                     Quote(c.baseline.name),
                     f". The thin line is its {wide} confidence interval (CI), the thick line its "
                     f"{narrow} interval. If the whole thick line lies between the dashed lines "
-                    f"(±{units.margin_with_unit}), the verdict is “equivalent”."
-                    + chance
-                    * any(arm.is_placebo and arm.difference for arm in c.arms),
+                    f"(±{units.margin_with_unit}), the verdict is “equivalent”.{shaded}",
                 )
             ),
         ]
@@ -193,12 +193,13 @@ def _training(comparison: Comparison, styles: Sequence[ArmStyle]) -> list[Block]
             "Below the plot, each row is a seed and each tick a skipped step.",
         ),
     )
-    clipped = " Values above the top edge are drawn at it."
-    return [
-        Figure(chart.svg, (_legend(chart.styles), text + clipped * chart.is_clipped), heading)
-        for heading, chart, text in charts
-        if chart is not None
-    ]
+    figures: list[Block] = []
+    for heading, chart, text in charts:
+        if chart is not None:
+            if chart.is_clipped:
+                text += " Values above the top edge are drawn at it."
+            figures.append(Figure(chart.svg, (_legend(chart.styles), text), heading))
+    return figures
 
 
 def _legend(styles: Sequence[ArmStyle]) -> Markup:

@@ -61,13 +61,15 @@ def _differences(comparison: Comparison, pairs: Pairs) -> Column:
         confidence_percent(1 - 2 * comparison.alpha),
     )
     is_one = comparison.has_one_model_each
-    dots = (
-        f"Dot: {'difference' if is_one else 'mean difference over the seeds'}. Thin whisker: "
-        f"{wide} confidence interval (CI); thick whisker: {narrow} CI, which decides equivalence. "
-        + ("Small ticks: individual seeds. " if not is_one else "")
-    )
-    band = f" Shaded: the {wide} CI of the placebo."
-    has_band = any(arm.is_placebo and arm.difference for arm, _ in pairs)
+    explanation = f"Dashed lines: the margin of ±{units.margin_with_unit}."
+    if any(arm.difference for arm, _ in pairs):
+        explanation = (
+            f"Dot: {'difference' if is_one else 'mean difference over the seeds'}. Thin whisker: "
+            f"{wide} confidence interval (CI); thick whisker: {narrow} CI, which decides "
+            f"equivalence. {'' if is_one else 'Small ticks: individual seeds. '}{explanation}"
+        )
+    if any(arm.is_placebo and arm.difference for arm, _ in pairs):
+        explanation += f" Shaded: the {wide} CI of the placebo."
     return Column(
         name="in-fp32",
         heading=f"difference in fp32{units.difference_suffix}",
@@ -76,9 +78,7 @@ def _differences(comparison: Comparison, pairs: Pairs) -> Column:
             arm.name: difference_strip(comparison, arm, style, axis, of_fp32=True)
             for arm, style in pairs
         },
-        explanation=dots * any(arm.difference for arm, _ in pairs)
-        + f"Dashed lines: the margin of ±{units.margin_with_unit}."
-        + band * has_band,
+        explanation=explanation,
     )
 
 

@@ -150,13 +150,14 @@ def modes(comparison: Comparison) -> Table:
         placebo = f" {placebo_text(comparison)}"
     columns = arm_columns(comparison)
     ratios = " and speed-up (95 % CI) are" if cost_columns(comparison) else " are"
-    deviation = f"{PLUS_MINUS} is the standard deviation over seeds. "
+    deviation = ""
+    if len(comparison.seeds) > 1:
+        deviation = f"{PLUS_MINUS} is the standard deviation over seeds. "
     return Table(
         title=evaluation_scope(comparison),
         header=tuple(column.heading for column in columns),
         rows=[tuple(column.cell(arm) for column in columns) for arm in comparison.arms],
-        note=deviation * (len(comparison.seeds) > 1)
-        + f"Changed predictions{ratios} relative to {base}.{placebo}",
+        note=f"{deviation}Changed predictions{ratios} relative to {base}.{placebo}",
         left=3,
     )
 

@@ -13,7 +13,7 @@ from ampft.comparison.report.html import html_text
 from ampft.comparison.report.report_files import markdown_text, terminal_text
 from ampft.comparison.statistics.speed_up import speed_up
 
-EMULATED = "fp16 is not worse in accuracy but emulated: measure speed on a GPU."
+EMULATED = "fp16 is equivalent to fp32 in accuracy, but emulated: measure speed on a GPU."
 
 
 def with_bf16(verdict="equivalent", *, ratios=(1.4, 1.5, 1.6), memory=0.9, **changes):
@@ -45,13 +45,13 @@ def test_an_unproven_mode_that_is_faster_is_recommended_too():
 @pytest.mark.parametrize("verdict", ["worse, size uncertain", "worse beyond the margin"])
 def test_a_worse_mode_is_not(verdict):
     assert answer_text(with_bf16(verdict)) == (
-        f"On this machine, stay with fp32. bf16 is worse in accuracy. {EMULATED}"
+        f"On this machine, stay with fp32. bf16 is worse than fp32 in accuracy. {EMULATED}"
     )
 
 
 def test_a_higher_log_loss_is_worse_and_no_loss_of_log_loss():
     found = answer_text(replace(with_bf16("worse, size uncertain"), metric="log_loss"))
-    assert "bf16 is worse in log loss." in found
+    assert "bf16 is worse than fp32 in log loss." in found
 
 
 def test_an_undecided_mode_is_named():
@@ -65,8 +65,8 @@ def test_a_mode_that_saves_nothing_is_not_recommended():
     for ratios in ((1.03, 1.04, 1.05), (0.9, 1.5, 2.0)):
         text = answer_text(with_bf16(memory=0.99, ratios=ratios))
         assert text == (
-            "On this machine, stay with fp32. bf16 is equivalent in accuracy, but not shown to be "
-            f"faster or to need less memory. {EMULATED}"
+            "On this machine, stay with fp32. bf16 is equivalent to fp32 in accuracy, but not "
+            f"shown to be faster or to need less memory. {EMULATED}"
         )
 
 

@@ -204,7 +204,7 @@ def test_the_headline_says_what_to_do(changes, headline):
     page = page.replace("\N{NO-BREAK SPACE}", " ")
     assert f"<h1><bdi>{headline}" in page
     assert page.count(headline.split(":")[0]) == 1, "it is said once"
-    assert ("bf16 is worse in accuracy" in page) is ("stay" in headline)
+    assert ("bf16 is worse than fp32 in accuracy" in page) is ("stay" in headline)
 
 
 def test_only_differences_of_confusions_are_shown_beside_the_baseline():
