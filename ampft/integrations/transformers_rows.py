@@ -9,7 +9,7 @@ of ampft, or unknown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -21,6 +21,7 @@ Given = Mapping[str, str]  # Values of the flags on the command line, "true" for
 TAKEN, CONVERTED, HARMLESS, REFUSED = "taken", "converted", "harmless", "refused"
 TRUE, FALSE = ("true", "yes", "1", "y", "t"), ("false", "no", "0", "n", "f")
 SWITCH, VALUE, LIST = "switch", "value", "list"
+WHOLE, NUMBER = "whole", "number"  # values that are checked although they have no effect
 # Schedules of transformers that ampft does not have.
 ELSEWHERE = (
     "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr",
@@ -29,7 +30,6 @@ ELSEWHERE = (
 STSB = "stsb"  # whose labels are numbers
 GLUE = ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli")
 OFF = ("", "none", "no", "false", "off", "{}")  # values that turn a flag off
-_OFF_OR_0 = (*OFF, "0", "0.0")
 _WORD_TASKS = ("ner", "pos", "chunk")
 REPORTED = ("accuracy", "f1", "precision", "recall", "seqeval", "mean_iou")  # by every report
 _FILES_OF_FOLDERS = {"train": "train", "validation": "dev", "test": "test"}
@@ -68,25 +68,36 @@ def is_true(value: str) -> bool:
     return value.lower() in TRUE
 
 
-def _if_true(*words: str) -> Callable[[str, Given], list[str]]:
-    return lambda value, given: list(words) if is_true(value) else []
+def _if_true(words: str) -> Row:
+    return Row(
+        CONVERTED,
+        f"{words} if true",
+        SWITCH,
+        lambda value, given: words.split() if is_true(value) else [],
+    )
 
 
 def _renamed(name: str) -> Row:
-    return Row(CONVERTED, f"--{name}", convert=lambda value, given: [f"--{name}", value])
+    return Row(CONVERTED, f"--{name}", VALUE, lambda value, given: [f"--{name}", value])
 
 
-def _harmless(text: str, takes: str = VALUE, check: Callable[[str], object] | None = None) -> Row:
-    """A flag without effect here. A switch is checked to be one; so is what `check` can refuse."""
-    check = is_true if check is None and takes == SWITCH else check
-    if check is None:
+def _without_effect(takes: str, text: str) -> Row:
+    """A flag that sets nothing here, and is refused only if no program takes its value.
+
+    Args:
+        takes: SWITCH, VALUE, LIST, WHOLE or NUMBER, or the values that are allowed.
+    """
+    if takes in (VALUE, LIST):
         return Row(HARMLESS, text, takes)
+    checks: dict[str, Callable[[str], object]]
+    checks = {SWITCH: is_true, WHOLE: _whole, NUMBER: _number}
+    check = checks.get(takes) or _one_of(*takes.split())
 
     def convert(value: str, given: Given) -> list[str]:
         check(value)
         return []
 
-    return Row(HARMLESS, text, takes, convert)
+    return Row(HARMLESS, text, SWITCH if takes == SWITCH else VALUE, convert)
 
 
 def _one_of(*allowed: str) -> Callable[[str], None]:
@@ -97,28 +108,24 @@ def _one_of(*allowed: str) -> Callable[[str], None]:
     return check
 
 
-def _refused(text: str, takes: str = VALUE, off: Sequence[str] = OFF) -> Row:
-    """A flag without counterpart; a value that turns it off is accepted."""
+def _only(takes: str, allowed: Sequence[str], text: str, kind: str = HARMLESS) -> Row:
+    """A flag whose allowed values say what ampft does anyway, and whose others are refused."""
 
     def convert(value: str, given: Given) -> list[str]:
-        if value.lower() in off:
-            return []
-        raise RefusedError(text)
-
-    return Row(REFUSED, text, takes, convert)
-
-
-def _only(allowed: Sequence[str], text: str, takes: str = VALUE) -> Row:
-    """A flag that only accepts values that describe what ampft does anyway."""
-
-    def convert(value: str, given: Given) -> list[str]:
-        if takes == SWITCH:
+        if takes == SWITCH and kind == HARMLESS:
             is_true(value)
         if value.lower() not in allowed:
             raise RefusedError(text)
         return []
 
-    return Row(HARMLESS, text, takes, convert)
+    return Row(kind, text, takes, convert)
+
+
+def _refused(takes: str, text: str) -> Row:
+    """A flag without counterpart; a value that turns it off is accepted."""
+    if takes == NUMBER:
+        return _only(VALUE, (*OFF, "0", "0.0"), text, REFUSED)
+    return _only(takes, OFF, text, REFUSED)
 
 
 def _precision(mode: str) -> Row:
@@ -487,13 +494,8 @@ def _schedule(value: str, given: Given) -> list[str]:
     return ["--lr_scheduler_type", value]
 
 
-def _switch_without_effect(value: str, given: Given) -> list[str]:
-    is_true(value)
-    return []
-
-
-_LEVELS = _one_of("passive", "detail", "debug", "info", "warning", "error", "critical", "notset")
-_BACKENDS = _one_of("nccl", "gloo", "mpi", "ccl", "xccl", "hccl", "cncl", "mccl")
+_LEVELS = "passive detail debug info warning error critical notset"
+_BACKENDS = "nccl gloo mpi ccl xccl hccl cncl mccl"
 _LOGGING = "history.jsonl has every step, and the terminal a line per epoch"
 _SAMPLER = "batches are collated by a thread; --dataloader_num_workers adds processes"
 _DDP = "Accelerate's own settings of DDP are used"
@@ -502,6 +504,10 @@ _TOKEN = "the token comes from `hf auth login` or HF_TOKEN, so that it stands in
 _EVALUATION = "logits are reduced on the device, and a split is never held in memory"
 _CACHE = "tokens are not cached on disk"
 _COMPILE = "Use `accelerate launch --dynamo_backend inductor`."
+_ORDER = "each epoch has a new order by --seed"
+_AUTOCAST = "apex is not supported; PyTorch's own is used."
+_EXACT = "gradients are averaged exactly, without compression."
+_PROFILE = "a run records its time and memory; for a profile use torch.profiler."
 _SHARD = "Use `accelerate launch --config_file accelerate_configs/fsdp2.yaml`."
 
 # The fields of TrainingArguments that have the same name and meaning here.
@@ -520,7 +526,8 @@ SAME = (
     "with_tracking", "checkpointing_steps", "cache_dir", "train_split_name",
     "validation_split_name", "test_split_name", "remove_splits",
 )  # fmt: skip
-DIFFERENT_DEFAULTS = {
+# Flags of the same meaning whose defaults, or what follows from them, differ.
+DIFFERENCES = {
     "learning_rate": "1e-4 up to a hidden size of 512, ten times as much for a head or LoRA; there "
     "5e-5",
     "per_device_eval_batch_size": "64; there 8",
@@ -542,23 +549,54 @@ DIFFERENT_DEFAULTS = {
     "model's maximum",
     "image_column_name": "--augment resized_crop,flip changes images at random; there always",
     "model_name_or_path": "for images, a small model from random weights; there a pretrained ViT",
+    "num_train_epochs": "3, and for texts and words as many as make 250 steps, at most 16; there 3",
+    "optim": "the learning rate of adafactor is relative to the weights here, absolute there",
+    "eval_strategy": "a validation after each epoch; there none",
+    "save_strategy": "no checkpoints; there every 500 steps",
+    "load_best_model_at_end": "on; there off",
+    "do_train": "without any of --do_train, --do_eval and --do_predict a run trains; there nothing "
+    "happens",
+    "do_eval": "a training always ends with its report; there only with the flag",
+    "do_predict": "a training always predicts the test rows; there only with the flag",
+    "ignore_mismatched_sizes": "a head for other labels is replaced, and said; there an error "
+    "without it",
+    "freeze_feature_encoder": "trained; there frozen",
 }
-ROWS: dict[str, Row] = {
-    name: Row(TAKEN, f"--{name}", differs=DIFFERENT_DEFAULTS.get(name)) for name in SAME
-} | {
+# Flags by their names here.
+RENAMED = {
+    "max_length": "max_seq_length",
+    "eval_file": "validation_file",
+    "push_to_hub_model_id": "hub_model_id",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "saving_steps": "checkpointing_steps",
+    "tokenizer_name": "processor_name",
+    "feature_extractor_name": "processor_name",
+    "image_processor_name": "processor_name",
+    "eval_split_name": "validation_split_name",
+}
+# Switches, and what they turn on.
+SWITCHES = {
+    "auto_find_batch_size": "--auto_micro_batch",
+    "activation_checkpointing": "--gradient_checkpointing",
+    "no_cuda": "--use_cpu",
+    "cpu": "--use_cpu",
+    "wandb": "--report_to wandb --with_tracking",
+    "with_wandb_tracking": "--report_to wandb --with_tracking",
+    "full_determinism": "--deterministic",
+    "do_regression": "--task regression",
+    "freeze_feature_encoder": "--freeze *.feature_extractor",
+    "reduce_labels": "--ignore_index 0",
+    "do_reduce_labels": "--ignore_index 0",
+}
+# Flags whose value decides what they are here.
+BY_VALUE = {
     "fp16": _precision("fp16"),
     "bf16": _precision("bf16"),
     "tf32": _precision("tf32"),
-    "num_train_epochs": Row(
-        CONVERTED,
-        "whole epochs",
-        convert=_epochs,
-        differs="3, and for texts and words as many as make 250 steps, at most 16; there 3",
-    ),
-    "max_steps": Row(CONVERTED, "--max_train_steps if above 0", convert=_max_steps),
-    "warmup_steps": Row(
-        CONVERTED, "--num_warmup_steps, or --warmup_ratio below 1", convert=_warmup
-    ),
+    "num_train_epochs": Row(CONVERTED, "whole epochs", VALUE, _epochs),
+    "max_steps": Row(CONVERTED, "--max_train_steps if above 0", VALUE, _max_steps),
+    "warmup_steps": Row(CONVERTED, "--num_warmup_steps, or --warmup_ratio below 1", VALUE, _warmup),
     "optim": Row(
         CONVERTED,
         "; ".join(
@@ -567,327 +605,243 @@ ROWS: dict[str, Row] = {
                 *(name for name in OPTIMIZERS if not name.startswith("adamw")),
             )
         ),
-        convert=_optimizer,
-        differs="the learning rate of adafactor is relative to the weights here, absolute there",
+        VALUE,
+        _optimizer,
     ),
     "adafactor": Row(CONVERTED, "--optim adafactor if true", SWITCH, _adafactor),
     "eval_strategy": Row(
         CONVERTED,
         "epoch: as always; steps: --eval_steps; no: --no-load_best_model_at_end",
-        convert=_eval_strategy,
-        differs="a validation after each epoch; there none",
+        VALUE,
+        _eval_strategy,
     ),
-    "evaluation_strategy": Row(CONVERTED, "as --eval_strategy", convert=_eval_strategy),
-    "eval_steps": Row(CONVERTED, "--eval_steps, if validations go by steps", convert=_eval_steps),
-    "save_strategy": Row(
-        CONVERTED,
-        "--checkpointing_steps",
-        convert=_save_strategy,
-        differs="no checkpoints; there every 500 steps",
-    ),
-    "save_steps": Row(CONVERTED, "--checkpointing_steps", convert=_save_steps),
-    "save_total_limit": Row(CONVERTED, "--checkpoint_total_limit", convert=_save_limit),
-    "load_best_model_at_end": Row(
-        CONVERTED, "on or off", SWITCH, _best_model, differs="on; there off"
-    ),
+    "evaluation_strategy": Row(CONVERTED, "as --eval_strategy", VALUE, _eval_strategy),
+    "eval_steps": Row(CONVERTED, "--eval_steps, if validations go by steps", VALUE, _eval_steps),
+    "save_strategy": Row(CONVERTED, "--checkpointing_steps", VALUE, _save_strategy),
+    "save_steps": Row(CONVERTED, "--checkpointing_steps", VALUE, _save_steps),
+    "save_total_limit": Row(CONVERTED, "--checkpoint_total_limit", VALUE, _save_limit),
+    "load_best_model_at_end": Row(CONVERTED, "on or off", SWITCH, _best_model),
+    "load_best_model": Row(CONVERTED, "as --load_best_model_at_end", SWITCH, _best_model),
     "metric_for_best_model": Row(
         CONVERTED,
         "without eval_; loss is log_loss; f1 is micro F1 for words and several labels, or macro F1",
-        convert=_best_metric,
+        VALUE,
+        _best_metric,
+    ),
+    "greater_is_better": Row(
+        HARMLESS, "each metric knows its direction", SWITCH, _greater_is_better
     ),
     "report_to": Row(CONVERTED, "--report_to with --with_tracking", LIST, _report_to),
-    "resume_from_checkpoint": Row(CONVERTED, "True is latest", convert=_resume),
-    "auto_find_batch_size": Row(
-        CONVERTED, "--auto_micro_batch", SWITCH, _if_true("--auto_micro_batch")
-    ),
-    "activation_checkpointing": Row(
-        CONVERTED, "--gradient_checkpointing", SWITCH, _if_true("--gradient_checkpointing")
-    ),
-    "no_cuda": Row(CONVERTED, "--use_cpu", SWITCH, _if_true("--use_cpu")),
-    "max_length": _renamed("max_seq_length"),
-    "text_column_name": Row(CONVERTED, "--text_column_names", convert=_text_columns),
-    "text_column_names": Row(
-        CONVERTED,
-        "--text_column_names",
-        convert=_text_columns,
-        differs=DIFFERENT_DEFAULTS["text_column_names"],
-    ),
-    "eval_file": _renamed("validation_file"),
+    "resume_from_checkpoint": Row(CONVERTED, "True is latest", VALUE, _resume),
+    "text_column_name": Row(CONVERTED, "--text_column_names", VALUE, _text_columns),
+    "text_column_names": Row(CONVERTED, "--text_column_names", VALUE, _text_columns),
     "train_val_split": Row(
         CONVERTED,
         "--validation_fraction, unless there is a file or folder of validation data; a validation "
         "split of the data wins, and that is said",
-        convert=_held_out,
+        VALUE,
+        _held_out,
     ),
-    "push_to_hub_model_id": _renamed("hub_model_id"),
+    "validation_split_percentage": Row(
+        CONVERTED, "--validation_fraction, divided by 100", VALUE, _percentage
+    ),
     **dict.fromkeys(
         ("lr_scheduler", "lr_scheduler_type"),
-        Row(CONVERTED, "--lr_scheduler_type, unless it is not here", convert=_schedule),
+        Row(CONVERTED, "--lr_scheduler_type, unless it is not here", VALUE, _schedule),
     ),
-    "task_name": Row(CONVERTED, "the data set of GLUE, or --task tokens", convert=_task_name),
-    "train_dir": Row(CONVERTED, "--dataset_name", convert=_train_folder),
+    "task_name": Row(CONVERTED, "the data set of GLUE, or --task tokens", VALUE, _task_name),
+    "train_dir": Row(CONVERTED, "--dataset_name", VALUE, _train_folder),
     "validation_dir": Row(
-        HARMLESS, "with --train_dir, the folder above both is read", convert=_validation_folder
+        HARMLESS, "with --train_dir, the folder above both is read", VALUE, _validation_folder
     ),
-    "wandb": Row(
-        CONVERTED,
-        "--report_to wandb --with_tracking",
-        SWITCH,
-        _if_true("--report_to", "wandb", "--with_tracking"),
-    ),
-    # What happens in any case.
     "do_train": Row(
-        HARMLESS,
-        "trains; --do_eval or --do_predict without it train nothing",
-        SWITCH,
-        _do_train,
-        differs="without any of --do_train, --do_eval and --do_predict a run trains; there nothing "
-        "happens",
+        HARMLESS, "trains; --do_eval or --do_predict without it train nothing", SWITCH, _do_train
     ),
     "do_eval": Row(
-        CONVERTED,
-        "--evaluate_only validation, unless there is --do_train",
-        SWITCH,
-        _evaluate_only,
-        differs="a training always ends with its report; there only with the flag",
+        CONVERTED, "--evaluate_only validation, unless there is --do_train", SWITCH, _evaluate_only
     ),
     "do_predict": Row(
-        CONVERTED,
-        "--evaluate_only test, unless there is --do_train",
-        SWITCH,
-        _evaluate_only,
-        differs="a training always predicts the test rows; there only with the flag",
-    ),
-    "ignore_mismatched_sizes": Row(
-        HARMLESS,
-        "a head of another size is replaced, and said",
-        SWITCH,
-        _switch_without_effect,
-        differs="a head for other labels is replaced, and said; there an error without it",
-    ),
-    "use_fast_tokenizer": _only(TRUE, "tokenizers are fast ones where they exist.", SWITCH),
-    "average_tokens_across_devices": _only(
-        TRUE, "the gradient is always computed for the whole effective batch.", SWITCH
-    ),
-    "fp16_full_eval": _harmless("evaluation has the precision of training", SWITCH),
-    "bf16_full_eval": _harmless("evaluation has the precision of training", SWITCH),
-    "greater_is_better": Row(
-        HARMLESS, "each metric knows its direction", SWITCH, _greater_is_better
-    ),
-    "pad_to_max_length": _harmless("padding changes no result", SWITCH),
-    "group_by_length": _harmless("each step is sorted by length, with the same gradient", SWITCH),
-    "shuffle_train_dataset": _harmless("each epoch has a new order by --seed", SWITCH),
-    "shuffle_seed": _harmless("each epoch has a new order by --seed", check=_whole),
-    "train_sampling_strategy": _only(
-        ("random", "group_by_length"),
-        "each epoch is a random order here, and each step sorted by length.",
-    ),
-    "length_column_name": _harmless("lengths are counted"),
-    "attention_mask": Row(
-        HARMLESS, "as the model's feature extractor has it", SWITCH, _switch_without_effect
-    ),
-    "return_entity_level_metrics": _harmless("the report has each entity", SWITCH),
-    "dataloader_drop_last": _only(FALSE, "every example counts once per epoch here.", SWITCH),
-    "ignore_data_skip": _only(FALSE, "a continued run repeats no example here.", SWITCH),
-    "prediction_loss_only": _only(FALSE, "the report needs the predictions.", SWITCH),
-    "logging_dir": _harmless(_LOGGING),
-    "logging_steps": _harmless(_LOGGING, check=_number),
-    "logging_strategy": _harmless(_LOGGING, check=_one_of("no", "steps", "epoch")),
-    **dict.fromkeys(("log_level", "log_level_replica"), _harmless(_LOGGING, check=_LEVELS)),
-    **dict.fromkeys(
-        (
-            "logging_first_step",
-            "log_on_each_node",
-            "logging_nan_inf_filter",
-            "disable_tqdm",
-            "skip_memory_metrics",
-        ),
-        _harmless(_LOGGING, SWITCH),
-    ),
-    "include_num_input_tokens_seen": _harmless(
-        _LOGGING, SWITCH, _one_of(*TRUE, *FALSE, "all", "non_padding")
-    ),
-    **dict.fromkeys(
-        ("run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-        _harmless("MLflow and W&B get the name of the folder"),
-    ),
-    "dataloader_prefetch_factor": _harmless(_SAMPLER, check=_whole),
-    "dataloader_multiprocessing_context": _harmless(
-        _SAMPLER, check=_one_of("fork", "forkserver", "spawn")
-    ),
-    **dict.fromkeys(
-        (
-            "dataloader_pin_memory",
-            "dataloader_persistent_workers",
-            "dataloader_in_order",
-            "remove_unused_columns",
-        ),
-        _harmless(_SAMPLER, SWITCH),
-    ),
-    "ddp_backend": _harmless(_DDP, check=_BACKENDS),
-    **dict.fromkeys(
-        ("ddp_bucket_cap_mb", "ddp_timeout", "local_rank"), _harmless(_DDP, check=_whole)
-    ),
-    **dict.fromkeys(
-        ("ddp_find_unused_parameters", "ddp_broadcast_buffers", "ddp_static_graph"),
-        _harmless(_DDP, SWITCH),
-    ),
-    **dict.fromkeys(
-        ("eval_accumulation_steps", "torch_empty_cache_steps"), _harmless(_EVALUATION, check=_whole)
-    ),
-    **dict.fromkeys(
-        ("eval_do_concat_batches", "eval_use_gather_object", "batch_eval_metrics"),
-        _harmless(_EVALUATION, SWITCH),
-    ),
-    "use_cache": _harmless("a classifier has no cache of keys and values", SWITCH),
-    **dict.fromkeys(
-        ("save_on_each_node", "save_only_model", "restore_callback_states_from_checkpoint"),
-        _harmless("a checkpoint holds all that its continuation needs", SWITCH),
-    ),
-    "enable_jit_checkpoint": _harmless("SIGTERM always writes a checkpoint", SWITCH),
-    "include_for_metrics": _harmless(_EVALUATION, LIST),
-    "hub_strategy": _harmless(
-        _PUSH, check=_one_of("end", "every_save", "checkpoint", "all_checkpoints")
+        CONVERTED, "--evaluate_only test, unless there is --do_train", SWITCH, _evaluate_only
     ),
     "hub_revision": Row(
-        REFUSED, "with --push_to_hub: the model is pushed to the main branch", convert=_hub_revision
+        REFUSED, "with --push_to_hub: the model is pushed to the main branch", VALUE, _hub_revision
     ),
-    "hub_always_push": _harmless(_PUSH, SWITCH),
+    "push_to_hub_organization": Row(
+        REFUSED, "with --push_to_hub: use --hub_model_id ORGANIZATION/NAME", VALUE, _organization
+    ),
+    "data_dir": Row(CONVERTED, "--train_file and the others, of words", VALUE, _data_dir),
+    "labels": Row(HARMLESS, "with --data_dir: tags are found in the data", VALUE, _labels),
+    "config_name": Row(
+        REFUSED, "unless it is the model's: weights and configuration are one", VALUE, _config_name
+    ),
+    "model_type": Row(
+        REFUSED, "unless there is --model_name_or_path, which has it", VALUE, _model_type
+    ),
+    "do_lower_case": Row(
+        REFUSED, "unless the model is uncased: its tokenizer decides", SWITCH, _lower_case
+    ),
+    "text_column_delimiter": Row(
+        TAKEN, "--text_column_delimiter; it also joins the columns of --text_column_names"
+    ),
+    "metric_name": Row(CONVERTED, "--metric, unless the report has it", VALUE, _metric_name),
+    "language": Row(CONVERTED, "of XNLI: --eval_dataset_config_name", VALUE, _language),
+    "train_language": Row(CONVERTED, "of XNLI: --dataset_config_name", VALUE, _train_language),
+    "include_num_input_tokens_seen": Row(
+        HARMLESS,
+        _LOGGING,
+        SWITCH,
+        _without_effect(" ".join((*TRUE, *FALSE, "all", "non_padding")), _LOGGING).convert,
+    ),
     **dict.fromkeys(
         ("hub_token", "push_to_hub_token", "token", "use_auth_token"),
         Row(HARMLESS, _TOKEN, SWITCH),  # True is the token of `hf auth login`
     ),
-    "push_to_hub_organization": Row(
-        REFUSED, "with --push_to_hub: use --hub_model_id ORGANIZATION/NAME", convert=_organization
+}
+# Flags without an effect, by what they take, and what happens in any case.
+WITHOUT_EFFECT = (
+    ("ignore_mismatched_sizes", SWITCH, "a head of another size is replaced, and said"),
+    ("fp16_full_eval bf16_full_eval", SWITCH, "evaluation has the precision of training"),
+    ("pad_to_max_length", SWITCH, "padding changes no result"),
+    ("group_by_length", SWITCH, "each step is sorted by length, with the same gradient"),
+    ("shuffle_train_dataset", SWITCH, _ORDER),
+    ("shuffle_seed", WHOLE, _ORDER),
+    ("length_column_name", VALUE, "lengths are counted"),
+    ("attention_mask", SWITCH, "as the model's feature extractor has it"),
+    ("return_entity_level_metrics", SWITCH, "the report has each entity"),
+    ("logging_dir", VALUE, _LOGGING),
+    ("logging_steps", NUMBER, _LOGGING),
+    ("logging_strategy", "no steps epoch", _LOGGING),
+    ("log_level log_level_replica", _LEVELS, _LOGGING),
+    ("logging_first_step log_on_each_node logging_nan_inf_filter disable_tqdm", SWITCH, _LOGGING),
+    ("skip_memory_metrics include_tokens_per_second", SWITCH, _LOGGING),
+    (
+        "run_name project trackio_space_id trackio_bucket_id trackio_static_space_id",
+        VALUE,
+        "MLflow and W&B get the name of the folder",
     ),
-    "overwrite_cache": _harmless(_CACHE, SWITCH),
-    "preprocessing_num_workers": _harmless(_CACHE, check=_whole),
-    # Of earlier versions.
-    **dict.fromkeys(
-        ("half_precision_backend", "fp16_backend"),
-        _only(("auto", "cuda_amp", "cpu_amp"), "apex is not supported; PyTorch's own is used."),
-    ),
-    "fp16_opt_level": _only(("o1",), "the levels belong to apex; PyTorch's autocast is like O1."),
-    "save_safetensors": _only(TRUE, "weights are only written as safetensors.", SWITCH),
-    # Of the scripts before transformers 4.
-    "evaluate_during_training": _harmless("every epoch is validated", SWITCH),
-    "data_dir": Row(CONVERTED, "--train_file and the others, of words", convert=_data_dir),
-    "labels": Row(HARMLESS, "with --data_dir: tags are found in the data", convert=_labels),
-    "per_gpu_train_batch_size": _renamed("per_device_train_batch_size"),
-    "per_gpu_eval_batch_size": _renamed("per_device_eval_batch_size"),
-    "use_mps_device": _harmless("a GPU is used if there is one", SWITCH),
-    "include_inputs_for_metrics": _harmless(_EVALUATION, SWITCH),
-    "include_tokens_per_second": _harmless(_LOGGING, SWITCH),
-    "use_ipex": _refused("it is not needed: PyTorch has its operations.", SWITCH),
-    "jit_mode_eval": _refused(_COMPILE, SWITCH),
-    "torchdynamo": _refused(_COMPILE),
-    "sharded_ddp": _refused(_SHARD),
-    "fsdp_min_num_params": _refused(_SHARD),
-    "fsdp_transformer_layer_cls_to_wrap": _refused(_SHARD),
-    "tpu_num_cores": _refused("TPUs are not supported."),
-    # Of Accelerate's examples.
-    "cpu": Row(CONVERTED, "--use_cpu", SWITCH, _if_true("--use_cpu")),
-    "project_dir": _harmless("trackers write into --output_dir"),
-    "use_stateful_dataloader": _harmless("a run continues at its next example", SWITCH),
-    "load_best_model": Row(CONVERTED, "as --load_best_model_at_end", SWITCH, _best_model),
-    "saving_steps": _renamed("checkpointing_steps"),
-    "validation_split_percentage": Row(
-        CONVERTED, "--validation_fraction, divided by 100", convert=_percentage
-    ),
-    "with_wandb_tracking": Row(
-        CONVERTED,
-        "--report_to wandb --with_tracking",
+    ("dataloader_prefetch_factor", WHOLE, _SAMPLER),
+    ("dataloader_multiprocessing_context", "fork forkserver spawn", _SAMPLER),
+    ("dataloader_pin_memory dataloader_persistent_workers", SWITCH, _SAMPLER),
+    ("dataloader_in_order remove_unused_columns", SWITCH, _SAMPLER),
+    ("ddp_backend", _BACKENDS, _DDP),
+    ("ddp_bucket_cap_mb ddp_timeout local_rank", WHOLE, _DDP),
+    ("ddp_find_unused_parameters ddp_broadcast_buffers ddp_static_graph", SWITCH, _DDP),
+    ("eval_accumulation_steps torch_empty_cache_steps", WHOLE, _EVALUATION),
+    ("eval_do_concat_batches eval_use_gather_object batch_eval_metrics", SWITCH, _EVALUATION),
+    ("include_inputs_for_metrics", SWITCH, _EVALUATION),
+    ("include_for_metrics", LIST, _EVALUATION),
+    ("use_cache", SWITCH, "a classifier has no cache of keys and values"),
+    (
+        "save_on_each_node save_only_model restore_callback_states_from_checkpoint",
         SWITCH,
-        _if_true("--report_to", "wandb", "--with_tracking"),
+        "a checkpoint holds all that its continuation needs",
     ),
-    "num_folds": _refused(
-        "a run trains one fold, such as --folds 5 --fold 1; `ampft compare --folds 5` trains all."
+    ("enable_jit_checkpoint", SWITCH, "SIGTERM always writes a checkpoint"),
+    ("hub_strategy", "end every_save checkpoint all_checkpoints", _PUSH),
+    ("hub_always_push", SWITCH, _PUSH),
+    ("overwrite_cache", SWITCH, _CACHE),
+    ("preprocessing_num_workers", WHOLE, _CACHE),
+    ("evaluate_during_training", SWITCH, "every epoch is validated"),
+    ("use_mps_device", SWITCH, "a GPU is used if there is one"),
+    ("project_dir", VALUE, "trackers write into --output_dir"),
+    ("use_stateful_dataloader", SWITCH, "a run continues at its next example"),
+    ("remove_columns", VALUE, "columns that are not named are not read"),
+)
+# Flags that may only say what happens in any case.
+ONE_WAY = (
+    ("use_fast_tokenizer", SWITCH, TRUE, "tokenizers are fast ones where they exist."),
+    (
+        "average_tokens_across_devices",
+        SWITCH,
+        TRUE,
+        "the gradient is always computed for the whole effective batch.",
     ),
-    "local_sgd_steps": _refused("every step is the exact one of the whole batch."),
-    **dict.fromkeys(
-        ("ddp_comm_hook", "ddp_comm_wrapper", "ddp_comm_state_option"),
-        _refused("gradients are averaged exactly, without compression."),
+    (
+        "train_sampling_strategy",
+        VALUE,
+        ("random", "group_by_length"),
+        "each epoch is a random order here, and each step sorted by length.",
     ),
-    **dict.fromkeys(
-        ("record_shapes", "profile_memory", "with_flops"),
-        _refused("a run records its time and memory; for a profile use torch.profiler.", SWITCH),
+    ("dataloader_drop_last", SWITCH, FALSE, "every example counts once per epoch here."),
+    ("ignore_data_skip", SWITCH, FALSE, "a continued run repeats no example here."),
+    ("prediction_loss_only", SWITCH, FALSE, "the report needs the predictions."),
+    ("half_precision_backend", VALUE, ("auto", "cuda_amp", "cpu_amp"), _AUTOCAST),
+    ("fp16_backend", VALUE, ("auto", "cuda_amp", "cpu_amp"), _AUTOCAST),
+    ("fp16_opt_level", VALUE, ("o1",), "the levels belong to apex; PyTorch's autocast is like O1."),
+    ("save_safetensors", SWITCH, TRUE, "weights are only written as safetensors."),
+    ("label_all_tokens", SWITCH, FALSE, "the first token of a word has its label here."),
+)
+# Flags that do not exist here, and what does the same. NUMBER is also off as 0.
+UNSUPPORTED = (
+    ("use_ipex", SWITCH, "it is not needed: PyTorch has its operations."),
+    ("jit_mode_eval torch_compile", SWITCH, _COMPILE),
+    ("torchdynamo torch_compile_backend torch_compile_mode", VALUE, _COMPILE),
+    ("sharded_ddp fsdp fsdp_config fsdp_min_num_params", VALUE, _SHARD),
+    ("fsdp_transformer_layer_cls_to_wrap", VALUE, _SHARD),
+    ("tpu_num_cores", VALUE, "TPUs are not supported."),
+    (
+        "num_folds",
+        VALUE,
+        "a run trains one fold, such as --folds 5 --fold 1; `ampft compare --folds 5` trains all.",
     ),
-    "output_trace_dir": _refused("a run writes no trace; for a profile use torch.profiler."),
-    "use_slow_tokenizer": _refused("tokenizers are fast ones where they exist.", SWITCH),
-    # What does not exist here.
-    "loss_scale": _refused("the scale of fp16 follows the gradients by itself."),
-    "local_files_only": _refused("set HF_HUB_OFFLINE=1, which forbids downloads.", SWITCH),
-    "label_list": _refused("labels are found in the data; for numbers: --class_names_file."),
-    "lr_scheduler_kwargs": _refused("schedules have no further settings here."),
-    "optim_args": _refused("optimizers have no further settings here."),
-    "optim_target_modules": _refused("adapters are the way to train few weights: --lora_r 8."),
-    "activation_checkpointing_kwargs": _refused("--gradient_checkpointing has no settings here."),
-    "gradient_checkpointing_kwargs": _refused("--gradient_checkpointing has no settings here."),
-    "torch_compile": _refused(_COMPILE, SWITCH),
-    "torch_compile_backend": _refused(_COMPILE),
-    "torch_compile_mode": _refused(_COMPILE),
-    "use_liger_kernel": _refused(
-        "its kernels are for language models; steps without padding are fast already.", SWITCH
+    ("local_sgd_steps", VALUE, "every step is the exact one of the whole batch."),
+    ("ddp_comm_hook ddp_comm_wrapper ddp_comm_state_option", VALUE, _EXACT),
+    ("record_shapes profile_memory with_flops", SWITCH, _PROFILE),
+    ("output_trace_dir", VALUE, "a run writes no trace; for a profile use torch.profiler."),
+    ("use_slow_tokenizer", SWITCH, "tokenizers are fast ones where they exist."),
+    ("loss_scale", VALUE, "the scale of fp16 follows the gradients by itself."),
+    ("local_files_only", SWITCH, "set HF_HUB_OFFLINE=1, which forbids downloads."),
+    ("label_list", VALUE, "labels are found in the data; for numbers: --class_names_file."),
+    ("lr_scheduler_kwargs", VALUE, "schedules have no further settings here."),
+    ("optim_args", VALUE, "optimizers have no further settings here."),
+    ("optim_target_modules", VALUE, "adapters are the way to train few weights: --lora_r 8."),
+    (
+        "activation_checkpointing_kwargs gradient_checkpointing_kwargs",
+        VALUE,
+        "--gradient_checkpointing has no settings here.",
     ),
-    "liger_kernel_config": _refused("see --use_liger_kernel."),
-    "neftune_noise_alpha": _refused(
+    (
+        "use_liger_kernel",
+        SWITCH,
+        "its kernels are for language models; steps without padding are fast already.",
+    ),
+    ("liger_kernel_config", VALUE, "see --use_liger_kernel."),
+    (
+        "neftune_noise_alpha",
+        NUMBER,
         "noise on embeddings is for instruction tuning. For regularisation: --weight_decay or "
         "--ema_decay.",
-        off=_OFF_OR_0,
     ),
-    "eval_delay": _refused(
-        "validations begin with the first epoch; use --eval_steps N.", off=_OFF_OR_0
-    ),
-    "eval_on_start": _refused(
-        "`ampft predict --model FOLDER` shows a model before it is trained.", SWITCH
-    ),
-    "full_determinism": Row(CONVERTED, "--deterministic", SWITCH, _if_true("--deterministic")),
-    "accelerator_config": _refused("pass the settings to accelerate launch."),
-    "parallelism_config": _refused("models are not split by tensors or sequences here. " + _SHARD),
-    "fsdp": _refused(_SHARD),
-    "fsdp_config": _refused(_SHARD),
-    "deepspeed": _refused("DeepSpeed is not supported: its steps are not proven exact. " + _SHARD),
-    "debug": _refused(
+    ("eval_delay", NUMBER, "validations begin with the first epoch; use --eval_steps N."),
+    ("eval_on_start", SWITCH, "`ampft predict --model FOLDER` shows a model before it is trained."),
+    ("accelerator_config", VALUE, "pass the settings to accelerate launch."),
+    ("parallelism_config", VALUE, f"models are not split by tensors or sequences here. {_SHARD}"),
+    ("deepspeed", VALUE, f"DeepSpeed is not supported: its steps are not proven exact. {_SHARD}"),
+    (
+        "debug",
+        SWITCH,
         "it debugs TPUs and overflow, or trains on a few rows. For overflow: `ampft doctor`; for "
         "few rows: --max_train_samples 100.",
-        SWITCH,
     ),
-    "label_names": _refused(
-        "the labels of a data set are found; --label_column_name names the column.", LIST
+    (
+        "label_names",
+        LIST,
+        "the labels of a data set are found; --label_column_name names the column.",
     ),
-    "do_regression": Row(
-        CONVERTED, "--task regression if true", SWITCH, _if_true("--task", "regression")
-    ),
-    "config_name": Row(
-        REFUSED, "unless it is the model's: weights and configuration are one", convert=_config_name
-    ),
-    "tokenizer_name": _renamed("processor_name"),
-    "feature_extractor_name": _renamed("processor_name"),
-    "image_processor_name": _renamed("processor_name"),
-    "model_type": Row(
-        REFUSED, "unless there is --model_name_or_path, which has it", convert=_model_type
-    ),
-    "eval_split_name": _renamed("validation_split_name"),
-    "remove_columns": _harmless("columns that are not named are not read"),
-    "text_column_delimiter": Row(
-        TAKEN, "--text_column_delimiter; it also joins the columns of --text_column_names"
-    ),
-    "metric_name": Row(CONVERTED, "--metric, unless the report has it", convert=_metric_name),
-    "language": Row(CONVERTED, "of XNLI: --eval_dataset_config_name", convert=_language),
-    "train_language": Row(CONVERTED, "of XNLI: --dataset_config_name", convert=_train_language),
-    "do_lower_case": Row(
-        REFUSED, "unless the model is uncased: its tokenizer decides", SWITCH, _lower_case
-    ),
-    "label_all_tokens": _only(FALSE, "the first token of a word has its label here.", SWITCH),
-    "freeze_feature_encoder": Row(
-        CONVERTED,
-        "--freeze of the convolutions if true",
-        SWITCH,
-        _if_true("--freeze", "*.feature_extractor"),
-        differs="trained; there frozen",
-    ),
-    **dict.fromkeys(
-        ("reduce_labels", "do_reduce_labels"),
-        Row(CONVERTED, "--ignore_index 0 if true", SWITCH, _if_true("--ignore_index", "0")),
-    ),
-}
+)
+
+
+def _rows() -> dict[str, Row]:
+    rows = {name: Row(TAKEN, f"--{name}") for name in SAME}
+    rows |= {name: _renamed(new) for name, new in RENAMED.items()}
+    rows |= {name: _if_true(words) for name, words in SWITCHES.items()}
+    rows |= BY_VALUE
+    for names, takes, text in WITHOUT_EFFECT:
+        rows |= dict.fromkeys(names.split(), _without_effect(takes, text))
+    rows |= {name: _only(takes, allowed, text) for name, takes, allowed, text in ONE_WAY}
+    for names, takes, text in UNSUPPORTED:
+        rows |= dict.fromkeys(names.split(), _refused(takes, text))
+    return {name: replace(row, differs=DIFFERENCES.get(name)) for name, row in rows.items()}
+
+
+ROWS = _rows()
