@@ -371,56 +371,8 @@ class OutputArguments:
 
 # The fields of the last base come first, so this is the reverse of the order in the help.
 @dataclass(frozen=True)
-class ClassifyArguments(
-    OutputArguments,
-    EvaluationArguments,
-    OptimizerArguments,
-    PrecisionAndBatchArguments,
-    DataRequest,
-    TaskSettings,
-):
-    """Every setting of a run. `--help` describes each."""
-
-    inspect_data: bool = flag(
-        False,
-        "before training, list the training labels that are probably wrong (not of masks)",
-        group=DATA,
-    )
-
-    def with_learning_rate(
-        self, config: Any, *, begins_at_probe: bool = False
-    ) -> ClassifyArguments:
-        """Return the settings with a learning rate: the default for a model, if none is set."""
-        from ampft.engine.optimizer import default_learning_rate
-
-        if self.learning_rate is not None:
-            return self
-        rate = default_learning_rate(
-            config,
-            optimizer=self.optim,
-            trains_head_or_adapters=self.trains_head_or_adapters,
-            begins_at_probe=begins_at_probe,
-        )
-        return replace(self, learning_rate=rate)
-
-    def with_epochs(
-        self, steps_per_epoch: int, *, has_words: bool, probed_classes: int | None = None
-    ) -> ClassifyArguments:
-        """Return the settings with a number of epochs: the default for the data, if none is set.
-
-        Three epochs of a few rows are too few steps to learn anything: `benchmarks/LOG.md`, "What a
-        run without settings reaches". From the probe of two classes, half of the steps reach the
-        same accuracy with less overconfidence: "The rate and the length of the default, by size".
-
-        Args:
-            has_words: Whether the data are texts or words, for which it was measured.
-            probed_classes: Number of classes of a head that begins at a probe; None for another.
-        """
-        if self.num_train_epochs is not None:
-            return self
-        share = TWO_CLASSES_SHARE if probed_classes == 2 else 1
-        epochs = min(share * MOST_EPOCHS, math.ceil(share * LEAST_STEPS / steps_per_epoch))
-        return replace(self, num_train_epochs=max(EPOCHS, int(epochs)) if has_words else EPOCHS)
+class TaskArguments(DataRequest, TaskSettings):
+    """The settings that say which data are read and what is classified: nothing of the training."""
 
     @property
     def evaluated(self) -> tuple[str, ...]:
@@ -467,23 +419,6 @@ class ClassifyArguments(
         except (OSError, ValueError, KeyError, TypeError):  # `load_task` says which is damaged
             return None, {}
 
-    def settings_of_model(self, given: Collection[str]) -> dict[str, Any]:
-        """Return the task of the model of a run without training, and how it reads its data.
-
-        Args:
-            given: Names of the settings that the user set, which stay as they are.
-        """
-        contract, arguments = self._trained
-        if contract is None:
-            return {}
-        settings = {name: arguments[name] for name in OF_READING if name in arguments}
-        settings["task"] = contract.task
-        if (read := contract.tokenization) is not None:
-            settings |= {"max_seq_length": read.max_length, "stride": read.stride}
-        if not {"long_text", "stride"}.isdisjoint(given):
-            given = {*given, "long_text", "stride"}
-        return {name: value for name, value in settings.items() if name not in given}
-
     @property
     def model_columns(self) -> dict[str, str]:
         contract, arguments = self._trained
@@ -496,18 +431,6 @@ class ClassifyArguments(
         for name in ("label_column_name", "image_column_name", "audio_column_name"):
             names[name] = arguments.get(name)
         return {name: value for name, value in names.items() if value is not None}
-
-    def without_training(self, given: Collection[str]) -> tuple[ClassifyArguments, list[str]]:
-        """Return the settings of a run that only evaluates, and the given settings of training.
-
-        Args:
-            given: Names of the settings that the user set.
-        """
-        of_training = [*OF_TRAINING, *(f.name for f in fields(OptimizerArguments))]
-        of_training += [f.name for f in fields(TrainedPartSettings)]
-        defaults = {name: getattr(ClassifyArguments, name) for name in of_training}
-        unused = [n for n in of_training if n in given and getattr(self, n) != defaults[n]]
-        return replace(self, **defaults), unused
 
     @property
     def data_kind(self) -> str | None:
@@ -533,6 +456,93 @@ class ClassifyArguments(
     def labels_of_columns(self) -> bool:
         """Whether each label column holds its own labels."""
         return self.task is not None and TASKS[self.task].labels_of_columns
+
+
+@dataclass(frozen=True)
+class ClassifyArguments(
+    OutputArguments,
+    EvaluationArguments,
+    OptimizerArguments,
+    PrecisionAndBatchArguments,
+    TaskArguments,
+):
+    """Every setting of a run. `--help` describes each."""
+
+    inspect_data: bool = flag(
+        False,
+        "before training, list the training labels that are probably wrong (not of masks)",
+        group=DATA,
+    )
+
+    def of_task(self) -> TaskArguments:
+        """Return only the settings of data and task."""
+        return TaskArguments(
+            **{each.name: getattr(self, each.name) for each in fields(TaskArguments)}
+        )
+
+    def with_learning_rate(
+        self, config: Any, *, begins_at_probe: bool = False
+    ) -> ClassifyArguments:
+        """Return the settings with a learning rate: the default for a model, if none is set."""
+        from ampft.engine.optimizer import default_learning_rate
+
+        if self.learning_rate is not None:
+            return self
+        rate = default_learning_rate(
+            config,
+            optimizer=self.optim,
+            trains_head_or_adapters=self.trains_head_or_adapters,
+            begins_at_probe=begins_at_probe,
+        )
+        return replace(self, learning_rate=rate)
+
+    def with_epochs(
+        self, steps_per_epoch: int, *, has_words: bool, probed_classes: int | None = None
+    ) -> ClassifyArguments:
+        """Return the settings with a number of epochs: the default for the data, if none is set.
+
+        Three epochs of a few rows are too few steps to learn anything: `benchmarks/LOG.md`, "What a
+        run without settings reaches". From the probe of two classes, half of the steps reach the
+        same accuracy with less overconfidence: "The rate and the length of the default, by size".
+
+        Args:
+            has_words: Whether the data are texts or words, for which it was measured.
+            probed_classes: Number of classes of a head that begins at a probe; None for another.
+        """
+        if self.num_train_epochs is not None:
+            return self
+        share = TWO_CLASSES_SHARE if probed_classes == 2 else 1
+        epochs = min(share * MOST_EPOCHS, math.ceil(share * LEAST_STEPS / steps_per_epoch))
+        return replace(self, num_train_epochs=max(EPOCHS, int(epochs)) if has_words else EPOCHS)
+
+    def settings_of_model(self, given: Collection[str]) -> dict[str, Any]:
+        """Return the task of the model of a run without training, and how it reads its data.
+
+        Args:
+            given: Names of the settings that the user set, which stay as they are.
+        """
+        contract, arguments = self._trained
+        if contract is None:
+            return {}
+        settings = {name: arguments[name] for name in OF_READING if name in arguments}
+        settings["task"] = contract.task
+        if (read := contract.tokenization) is not None:
+            settings |= {"max_seq_length": read.max_length, "stride": read.stride}
+        if not {"long_text", "stride"}.isdisjoint(given):
+            given = {*given, "long_text", "stride"}
+        return {name: value for name, value in settings.items() if name not in given}
+
+    def without_training(self, given: Collection[str]) -> tuple[ClassifyArguments, list[str]]:
+        """Return the settings of a run that only evaluates, and the given settings of training.
+
+        Args:
+            given: Names of the settings that the user set.
+        """
+        of_training = [*OF_TRAINING, *(f.name for f in fields(OptimizerArguments))]
+        of_training += [f.name for f in fields(TrainedPartSettings)]
+        defaults = {name: getattr(ClassifyArguments, name) for name in of_training}
+        unused = [n for n in of_training if n in given and getattr(self, n) != defaults[n]]
+        return replace(self, **defaults), unused
 
     def optimizer_settings(self) -> OptimizerSettings:
         from ampft.engine.optimizer import OptimizerSettings

@@ -62,8 +62,9 @@ from ampft.runs.prepared_checks import (
 from ampft.runs.publishing import check_account
 from ampft.runs.record import check_saved_model
 from ampft.runs.resume import ResumePoint, find_resume_point, other_settings, refuse_finished
-from ampft.tasks.table import TASKS
+from ampft.tasks.table import TASKS, default_task
 from ampft.tasks.task import Task, make_task
+from ampft.tasks.task_settings import check_read_settings
 from ampft.text.terminal import labelled, print_line, print_phase, quiet_libraries
 
 
@@ -101,8 +102,7 @@ def prepare(
         print_phase("reading the data")
         with accelerator.main_process_first():  # only one process downloads files
             task = load_task(args, data)
-        assert isinstance(task.settings, ClassifyArguments), "load_task() takes it"
-        args = task.settings  # with the task that the data declare
+        args = _with_task_of(task, args)
         print_phase("loading the model")
         prepared = prepare_training(
             args, precision, accelerator, task, started=started, output_dir=output_dir
@@ -153,20 +153,31 @@ def load_task(args: ClassifyArguments, data: DatasetDict | None = None) -> Task:
     Raises:
         InputError: The data or the model is invalid.
     """
-    check_saved_model(args.model_name_or_path)
-    if args.task is None:
-        try:
-            return make_task(load_data(args, data), args)
-        except OtherTaskDeclared as declared:
-            args = replace(args, task=declared.task)
-            # Only how evaluation is batched: what changes the training stays as it was asked for.
-            size = TASKS[declared.task].kind.defaults.get("per_device_eval_batch_size")
-            if size is not None:
-                args = replace(
-                    args, per_device_eval_batch_size=min(size, args.per_device_eval_batch_size)
-                )
-        print_line(labelled("task", f"{args.task}, by the types of the columns"))
-    return make_task(TASKS[str(args.task)].kind.load(args, data), args)
+    settings = args.of_task()
+    check_saved_model(settings.model_name_or_path)
+    load = load_data if settings.task is None else TASKS[settings.task].kind.load
+    try:
+        loaded = load(settings, data)
+    except OtherTaskDeclared as declared:
+        settings = replace(settings, task=declared.task)
+        print_line(labelled("task", f"{declared.task}, by the types of the columns"))
+        loaded = TASKS[declared.task].kind.load(settings, data)
+    check_read_settings(args, settings.task or default_task(loaded.kind))
+    return make_task(loaded, settings)
+
+
+def _with_task_of(task: Task, args: ClassifyArguments) -> ClassifyArguments:
+    """Return the settings with the task that the data declare.
+
+    Of its defaults they take only how evaluation is batched: what changes the training stays as it
+    was asked for.
+    """
+    declared = task.settings.task
+    if declared == args.task or declared is None:
+        return args
+    largest = args.per_device_eval_batch_size
+    size = min(TASKS[declared].kind.defaults.get("per_device_eval_batch_size", largest), largest)
+    return replace(args, task=declared, per_device_eval_batch_size=size)
 
 
 def prepare_training(
