@@ -6,6 +6,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if print_completions := COMPLETION.get():
         print_completions(names(), find_command)
     try:
-        return run_main(lambda: _run(words))
+        return run_main(partial(_run, words))
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         discard_output()
         return 0

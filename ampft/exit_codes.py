@@ -110,7 +110,14 @@ def run_main(main: Callable[[], None]) -> int:
     names = STOPPING if os.environ.get("WORLD_SIZE", "1") == "1" else ("SIGINT",)
     try:
         with hearing(names, ends_imports=True):
-            return _exit_code(main)
+            quiet_optional_packages()
+            try:
+                _refuse_stripped_docstrings()
+                refuse_old_versions()
+                main()
+            except Exception as error:
+                return _reported(error)
+            return 0
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 128 + signal.SIGINT  # as shells count
@@ -118,38 +125,37 @@ def run_main(main: Callable[[], None]) -> int:
         _command.started = None
 
 
-def _exit_code(main: Callable[[], None]) -> int:
-    quiet_optional_packages()
-    try:
-        if sys.flags.optimize > 1:
-            raise InputError(
-                "python -OO or PYTHONOPTIMIZE=2 removes docstrings, without which transformers"
-                " loads no model. Use python, or python -O."
-            )
-        refuse_old_versions()
-        main()
-    except (AlreadyFinished, Preempted) as ending:
-        if os.environ.get("RANK", "0") == "0":
-            print(printable(str(ending)), flush=True)
-        return ending.exit_code
-    except tuple(EXIT_CODES) as error:
-        rank = os.environ.get("RANK", "0")
-        if rank != "0":
-            # If rank 0 reports the same error, the launcher ends this process before it prints.
-            time.sleep(SECONDS_BEFORE_OTHER_RANKS)
-        message = printable(str(error))
-        print(f"{f'[rank {rank}] ' if rank != '0' else ''}error: {message}", file=sys.stderr)
-        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    except Exception as error:
-        raise_if_heard()  # a library has turned an interruption into its own error
-        known = failure_message(error)
-        if isinstance(error, ModuleNotFoundError) and is_required(error.name or ""):
-            known = f"{error} ({sys.executable}). {OTHER_ENVIRONMENT}"
-        if known is None:
-            raise
-        print(f"error: {printable(known)}", file=sys.stderr)
-        return EXIT_CODES[InputError]
-    return 0
+def _refuse_stripped_docstrings() -> None:
+    if sys.flags.optimize > 1:
+        raise InputError(
+            "python -OO or PYTHONOPTIMIZE=2 removes docstrings, without which transformers loads no"
+            " model. Use python, or python -O."
+        )
+
+
+def _reported(error: Exception) -> int:
+    """Print what is wrong and return the exit code; raise the error again if it is a bug."""
+    rank = os.environ.get("RANK", "0")
+    if isinstance(error, AlreadyFinished | Preempted):
+        if rank == "0":
+            print(printable(str(error)), flush=True)
+        return error.exit_code
+    for kind, code in EXIT_CODES.items():
+        if isinstance(error, kind):
+            if rank != "0":
+                # If rank 0 reports the same error, the launcher ends this process before it prints.
+                time.sleep(SECONDS_BEFORE_OTHER_RANKS)
+            where = f"[rank {rank}] " if rank != "0" else ""
+            print(f"{where}error: {printable(str(error))}", file=sys.stderr)
+            return code
+    raise_if_heard()  # a library has turned an interruption into its own error
+    known = failure_message(error)
+    if isinstance(error, ModuleNotFoundError) and is_required(error.name or ""):
+        known = f"{error} ({sys.executable}). {OTHER_ENVIRONMENT}"
+    if known is None:
+        raise error
+    print(f"error: {printable(known)}", file=sys.stderr)
+    return EXIT_CODES[InputError]
 
 
 def is_required(module: str) -> bool:
