@@ -100,13 +100,13 @@ def save_step(
     Raises:
         OSError: The files cannot be written.
     """
-    states = {"cpu": start.cpu}
+    own_random = {"cpu": start.cpu}
     if start.device is not None:
-        states[accelerator.device.type] = start.device
-    parts = [MicroBatchPart(ids=m.ids.tolist(), counted=m.counted) for m in step_batch]
-    inputs = [dict(micro_batch.inputs) for micro_batch in step_batch]
-    values = torch.stack([loss.detach().float().cpu() for loss in losses])
-    gathered = gather_object([(parts, inputs, states, values)])
+        own_random[accelerator.device.type] = start.device
+    own_parts = [MicroBatchPart(ids=m.ids.tolist(), counted=m.counted) for m in step_batch]
+    own_inputs = [dict(micro_batch.inputs) for micro_batch in step_batch]
+    own_losses = torch.stack([loss.detach().float().cpu() for loss in losses])
+    gathered = gather_object([(own_parts, own_inputs, own_random, own_losses)])
     weights = gather_model_state(accelerator, model)
     if not accelerator.is_main_process:
         return
@@ -115,11 +115,11 @@ def save_step(
         raise FileExistsError(errno.EEXIST, "it is not empty or a link", str(folder))
     files = {MODEL_NAME: write_tensors(folder / MODEL_NAME, dict(weights))}
     tensors: dict[str, Tensor] = {}
-    for process, (_, micro_batches, states, values) in enumerate(gathered):
-        tensors |= {f"{process}/random/{name}": state for name, state in states.items()}
-        tensors[f"{process}/losses"] = values
-        for index, batch in enumerate(micro_batches):
-            tensors |= {f"{process}/{index}/{name}": value for name, value in batch.items()}
+    for process, (_, inputs, random, of_process) in enumerate(gathered):
+        tensors |= {f"{process}/random/{name}": state for name, state in random.items()}
+        tensors[f"{process}/losses"] = of_process
+        for index, micro_batch in enumerate(inputs):
+            tensors |= {f"{process}/{index}/{name}": value for name, value in micro_batch.items()}
     files[BATCH_NAME] = write_tensors(folder / BATCH_NAME, tensors)
     saved = SavedStep(
         step=step,
@@ -130,7 +130,7 @@ def save_step(
         effective_ids=step_batch.effective_ids.tolist(),
         effective_weight=step_batch.effective_weight,
         effective_length=step_batch.effective_length,
-        processes=[part for part, *_ in gathered],
+        processes=[parts for parts, *_ in gathered],
         files=files,
     )
     write_text(folder / STEP_NAME, hashed_text(saved))

@@ -81,43 +81,41 @@ def methods_table(
     measure = _measure(problem, methods)
     names = problem.printed[:2]
     titles = [problem.metrics[name].title for name in names]
-    costs = [(m.cost, m.cost_difference) for m in methods if measure.title == COST]
-    known = [cost - gain.value for cost, gain in costs if cost is not None and gain is not None]
-    if known:
+    cost = _cost_of_fine_tuned(methods)
+    if cost is not None:
         titles[1] = COST
 
-    def row(
-        name: str,
-        metrics: Mapping[str, float | None],
-        cost: float | None,
-        gain: Interval | None,
-        time: float | None,
-    ) -> tuple[str, ...]:
-        values = [metrics.get(key) for key in names]
-        if known:
-            values[1] = cost
+    def row(method: SimpleMethodResult) -> tuple[str, ...]:
+        values = [method.metrics.get(name) for name in names]
+        if cost is not None:
+            values[1] = method.cost
         return (
-            name,
+            method.name,
             *(or_dash(value, "{:.4f}".format) for value in values),
-            or_dash(gain, lambda g: g.text(measure.scale)),
-            or_dash(time, "{:.1f}".format),
+            or_dash(measure.gain(method), lambda gain: gain.text(measure.scale)),
+            or_dash(method.seconds, "{:.1f}".format),
         )
 
+    model = SimpleMethodResult(name=FINE_TUNED, metrics=fine_tuned, cost=cost, seconds=seconds)
     missing = [f"No result of {each.name}: {each.reason}." for each in methods if each.reason]
     return Table(
         header=("method", *titles, "difference", "seconds"),
-        rows=[
-            row(FINE_TUNED, fine_tuned, known[0] if known else None, None, seconds),
-            *(
-                row(m.name, m.metrics, m.cost, measure.gain(m), m.seconds)
-                for m in methods
-                if m.metrics
-            ),
-        ],
+        rows=[row(model), *(row(method) for method in methods if method.metrics)],
         title="Simple methods on the same rows; differences in "
         f"{measure.unit}, with 95 % intervals",
         note=" ".join(missing),
     )
+
+
+def _cost_of_fine_tuned(methods: Sequence[SimpleMethodResult]) -> float | None:
+    """Return the mean cost of a row of the fine-tuned model; None if no costs are compared.
+
+    It follows from the cost of any method and the difference from it.
+    """
+    for each in methods:
+        if each.cost is not None and each.cost_difference is not None:
+            return each.cost - each.cost_difference.value
+    return None
 
 
 def answer(

@@ -63,6 +63,9 @@ from ampft.tasks.table import problem_types
 MODEL = "the model"  # name of the arm that the artifact is compared with
 CLASS_MARGIN = 0.05  # loss of a class that 59 unchanged cases exclude
 BATCH_SIZES = (1, 32)
+INTEGERS = frozenset({"int8", "uint8"})
+# Dtypes of the weights that an artifact of a precision stores.
+STORED = {"fp32": {"float32"}, "fp16": {"float16"}, "bf16": {"bfloat16"}, "int8": INTEGERS}
 
 # Largest difference of logits that rounding explains, as a share of their range. float32: kernels
 # add in another order; measured up to 3e-5 (OpenVINO). 16 bits: 40 units of rounding, 2^-11 and
@@ -161,12 +164,13 @@ def _class_check(
         and each.p_difference_holm is not None
         and each.p_difference_holm <= ALPHA
     )
+    status = OPEN
     if is_worse:
         status = WORSE
     elif hidden <= CLASS_MARGIN:
         status = KEPT
-    else:
-        status = TOO_FEW if count < draws_to_exclude(CLASS_MARGIN) else OPEN
+    elif count < draws_to_exclude(CLASS_MARGIN):
+        status = TOO_FEW
     return ClassCheck(
         name=figures.name,
         rows=count,
@@ -180,7 +184,13 @@ def _class_check(
 def _hidden_loss(
     before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], ids: npt.NDArray[np.intp] | None
 ) -> float:
-    """Return the one-sided 95 % limit of the share of a class that is lost, by groups if given."""
+    """Return the one-sided 95 % limit of the share of a class that is lost.
+
+    Args:
+        before: Whether the model is right in each row of the class.
+        after: Whether the artifact is.
+        ids: Group of each row; None if the rows are independent.
+    """
 
     def sums(correct: npt.NDArray[np.bool_]) -> CaseSums:
         wrong = (~correct).astype(np.int64)
@@ -261,16 +271,20 @@ def with_verdict(draft: Certificate) -> Certificate:
             other labels, and notes are known without statistics.
     """
     failures = (*draft.failures, *_failures(draft))
-    failures = failures or tuple(_served_failures(draft))  # which have no other cause
-    is_shown = draft.arm.outcome == EQUIVALENT or draft.is_equal
-    verdict = PASSED if is_shown else UNDECIDED
+    if not failures:  # otherwise, what clients answer has the same cause
+        failures = tuple(_served_failures(draft))
+    verdict = UNDECIDED
     if failures:
         verdict = FAILED
+    elif draft.arm.outcome == EQUIVALENT or draft.is_equal:
+        verdict = PASSED
     return replace(draft, verdict=verdict, failures=failures, notes=(*_notes(draft), *draft.notes))
 
 
 def _served_failures(draft: Certificate) -> Iterator[Finding]:
-    for each in () if draft.served is None else draft.served.clients:
+    if draft.served is None:
+        return
+    for each in draft.served.clients:
         is_int8_row = draft.artifact["precision"] == INT8 and each.problem is None
         if each.client != PIPELINE and not each.agrees and not is_int8_row:
             yield finding("served", text=each.text())
@@ -357,10 +371,6 @@ def dtype_failures(precision: str, dtypes: ArtifactDtypes) -> Iterator[Finding]:
             yield finding("weights", precision=precision, stored=dtypes.weight_summary)
 
 
-INTEGERS = frozenset({"int8", "uint8"})
-STORED = {"fp32": {"float32"}, "fp16": {"float16"}, "bf16": {"bfloat16"}, "int8": INTEGERS}
-
-
 def _notes(draft: Certificate) -> Iterator[Finding]:
     if draft.is_equal and draft.logits is not None:
         probes = 0 if draft.probes is None else draft.probes.rows
@@ -377,9 +387,10 @@ def _notes(draft: Certificate) -> Iterator[Finding]:
         yield finding("learned_nothing", warning=suspects[0].warnings[0])
     if draft.arm.difference is not None and draft.arm.difference.verdict == Verdict.BETTER:
         yield finding("gain", metric=draft.comparison.primary.title)
-    for each in () if draft.served is None else draft.served.clients:
-        if each.client == PIPELINE and not each.agrees and draft.served is not None:
-            yield finding("pipeline", text=each.text(), causes=list(draft.served.causes))
+    if (served := draft.served) is not None:
+        for each in served.clients:
+            if each.client == PIPELINE and not each.agrees:
+                yield finding("pipeline", text=each.text(), causes=list(served.causes))
     few = [each.name for each in draft.classes if each.status == TOO_FEW]
     if few:
         rows = draws_to_exclude(CLASS_MARGIN)
