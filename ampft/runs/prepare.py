@@ -202,16 +202,17 @@ def prepare_training(
         InputError: A setting does not fit the model, or the optimizer does not hold a trainable
             parameter of the prepared model.
     """
+    if args.evaluated and precision.properties.stores_16_bits:
+        raise InputError(
+            f"--mixed_precision {precision.mode} stores all weights in 16 bits, and a model that "
+            "is only evaluated keeps its own. Use --mixed_precision bf16 or fp32."
+        )
     set_seed(args.seed)
-    is_probed, is_new = False, loaded is None
-    before = loaded = loaded or task.load_model()
-    check_float32_modules(loaded.model, precision)
-    if is_new:
-        if not args.evaluated and begins_at_probe(args, loaded):
-            print_phase("fitting the head")
-            loaded = with_head_of_training(args, task, loaded, accelerator)
-        is_probed = loaded is not before
-        loaded = task.with_exact_outputs(loaded, precision)
+    is_probed = False
+    if loaded is None:
+        loaded, is_probed = _load_model(args, precision, accelerator, task)
+    else:
+        check_float32_modules(loaded.model, precision)
     loaded = cast_weights(loaded, precision)
     if (note := disable_layer_drop(loaded.model)) is not None:
         loaded = replace(loaded, notes=(*loaded.notes, note))
@@ -227,11 +228,6 @@ def prepare_training(
     step_batches = replace(
         step_batches, finish=_finish(args, precision, accelerator, loaded, step_batches)
     )
-    if args.evaluated and precision.properties.stores_16_bits:
-        raise InputError(
-            f"--mixed_precision {precision.mode} stores all weights in 16 bits, and a model that "
-            "is only evaluated keeps its own. Use --mixed_precision bf16 or fp32."
-        )
     chosen = args
     args = args.with_epochs(
         len(step_batches),
@@ -263,6 +259,19 @@ def prepare_training(
         step_batches=step_batches,
         validated_epochs=_validated_epochs(chosen, args),
     )
+
+
+def _load_model(
+    args: ClassifyArguments, precision: Precision, accelerator: Accelerator, task: Task
+) -> tuple[LoadedModel, bool]:
+    """Return the model of a task, and whether its head begins at a probe."""
+    loaded = task.load_model()
+    check_float32_modules(loaded.model, precision)
+    begun = loaded
+    if not args.evaluated and begins_at_probe(args, loaded):
+        print_phase("fitting the head")
+        begun = with_head_of_training(args, task, loaded, accelerator)
+    return task.with_exact_outputs(begun, precision), begun is not loaded
 
 
 def begins_at_probe(args: ClassifyArguments, loaded: LoadedModel) -> bool:
