@@ -35,8 +35,6 @@ Origins = Callable[[slice], Mapping[str, Sequence[Any]]]
 
 OUTCOME_KEY = b"ampft.outcome"
 GROUPS_KEY = b"ampft.groups"  # JSON: the column of the groups, or null for duplicates
-# Files written before there were several kinds of outcome have this key instead.
-LABEL_NAMES_KEY = b"ampft.label_names"
 ROWS_PER_GROUP = 8192
 RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
@@ -105,7 +103,7 @@ def read_predictions(path: Path) -> Outcome:
     """
     try:
         file = pq.ParquetFile(path.absolute())
-        metadata = _metadata(file)
+        metadata = json.loads(file.schema_arrow.metadata[OUTCOME_KEY])
         outcome_type = problem_types()[metadata["kind"]].outcome_type
         names = file.schema_arrow.names
         table = file.read(columns=[n for n in RESERVED_COLUMNS if n in names and n != MASK_COLUMN])
@@ -169,18 +167,6 @@ def read_groups(path: Path) -> Groups | None:
         return group_equal_keys(ids.tolist(), column=None if column is None else str(column))
     except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
         raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
-
-
-def _metadata(file: pq.ParquetFile) -> dict[str, Any]:
-    stored = file.schema_arrow.metadata
-    if OUTCOME_KEY in stored:
-        return json.loads(stored[OUTCOME_KEY])
-    split = file.read_row_group(0, columns=["split"])["split"][0].as_py()
-    return {
-        "kind": "single_label",
-        "label_names": json.loads(stored[LABEL_NAMES_KEY]),
-        "split": split,
-    }
 
 
 def _table(

@@ -327,22 +327,8 @@ class CheckpointStore:
             remove(self.path)
 
     def _is_own(self, folder: Path, token: str | None) -> bool:
-        """Return whether this run wrote a checkpoint, even if it was damaged since.
-
-        Before there were tokens, it had a manifest with the hash of the run's own history.
-        """
-        if not is_plain_folder(folder):
-            return False
-        if os.path.lexists(folder / OWNER_NAME):
-            return token is not None and read_token(folder) == token
-        manifest = _manifest(folder)
-        if manifest is None or manifest.cursor.step != _step_of(folder):
-            return False
-        try:
-            verified_history(self.path.parent / HISTORY_NAME, manifest.history)
-        except DamagedCheckpoint:
-            return False
-        return True
+        """Return whether this run wrote a checkpoint, even if it was damaged since."""
+        return token is not None and read_token(folder) == token
 
     def _remove(self, folder: Path) -> None:
         """Remove the files of this run's checkpoint, and the folder if nothing else is in it.
@@ -356,8 +342,6 @@ class CheckpointStore:
             own = sorted(_own_files(folder), key=lambda path: path.name != MANIFEST_NAME)
         else:
             if _COMPLETE.fullmatch(folder.name):
-                if OWNER_NAME not in names:
-                    write_token(folder, read_token(self.path) or new_token())
                 hidden = _hidden(folder)
                 rename(folder, hidden)
                 folder = hidden
