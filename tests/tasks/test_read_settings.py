@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
+from ampft.arguments.classify import OptimizerArguments, TaskArguments
 from ampft.errors import InputError
 from ampft.tasks import OF_CLASSES
 from ampft.tasks.loss_settings import LossSettings, ValidationFitSettings
@@ -73,3 +74,13 @@ def test_a_setting_that_the_task_does_not_read_is_refused(name):
             parse_classify_arguments(words)
     else:
         parse_classify_arguments(words)
+
+
+def test_loading_data_and_task_reads_nothing_of_the_training():
+    """What reads data and makes a task gets no learning rate, so that nobody has to follow it."""
+    given = ClassifyArguments(task="regression", train_file="a.csv", seed=7, learning_rate=1e-3)
+    read = given.of_task()
+    names = {each.name for each in dataclasses.fields(TaskArguments)}
+    assert names.isdisjoint(each.name for each in dataclasses.fields(OptimizerArguments))
+    assert all(getattr(read, name) == getattr(given, name) for name in names)
+    assert (read.number_labels, read.data_kind) == (True, "text")
