@@ -34,6 +34,7 @@ from ampft.features.trackers import installed_trackers
 from ampft.kinds.extension_points import PACKED_MODELS
 from ampft.machine import resident_peak
 from ampft.models.freezing import cast_frozen_anew
+from ampft.models.model_settings import TrainedPartSettings
 from ampft.models.training_mode import disable_layer_drop
 from ampft.models.weights import LoadedModel, cast_weights
 from ampft.precision.accelerator import (
@@ -274,7 +275,7 @@ def _load_model(
     return task.with_exact_outputs(begun, precision), begun is not loaded
 
 
-def begins_at_probe(args: ClassifyArguments, loaded: LoadedModel) -> bool:
+def begins_at_probe(args: TrainedPartSettings, loaded: LoadedModel) -> bool:
     """Return whether the head of a model begins at a probe, by a flag or by default.
 
     Raises:
@@ -290,7 +291,7 @@ def begins_at_probe(args: ClassifyArguments, loaded: LoadedModel) -> bool:
 
 
 def with_head_of_training(
-    args: ClassifyArguments, task: Task, loaded: LoadedModel, accelerator: Accelerator
+    args: TrainedPartSettings, task: Task, loaded: LoadedModel, accelerator: Accelerator
 ) -> LoadedModel:
     """Return the model with a probed head; as it is if that cannot be and nobody asked for it.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ampft.arguments import ClassifyArguments
+from ampft.data.request import DataRequest
 from ampft.data.sources.file_names import check_file, named_files
 from ampft.runs.folder import check_output_folder
 from ampft.runs.later_parts import trained_checkpoint
@@ -82,14 +83,14 @@ def _threads_of_environment() -> int | None:
     return int(given) if given.isdigit() and "ACCELERATE_DYNAMO_MODE" not in os.environ else None
 
 
-def check_data_files(args: ClassifyArguments) -> None:
+def check_data_files(request: DataRequest) -> None:
     """Check that the files of the data exist.
 
     Raises:
         InputError: A file does not exist.
     """
     for flag in ("train_file", "validation_file", "test_file"):
-        for path in named_files(names, f"--{flag}") if (names := getattr(args, flag)) else ():
+        for path in named_files(names, f"--{flag}") if (names := getattr(request, flag)) else ():
             check_file(path, flag=f"--{flag}")
 
 
