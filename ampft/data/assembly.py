@@ -104,15 +104,7 @@ def assemble(
         digests = merged_digests(exact, normal)
     train, groups, group_notes = rows["train"], digests["train"], list[str]()
     if GROUP_COLUMN in columns.extra:
-        values = [group for (group,) in cells(train.inputs, (GROUP_COLUMN,))]
-        named, joined = group_equal_keys(values), group_equal_keys(values, groups.tolist())
-        if len(joined) < len(named):
-            group_notes = [
-                f"--group_column {request.group_column}: equal inputs join some of the "
-                f"{len(named):,} groups of training rows; the {len(joined):,} that remain stay in "
-                f"one split each, the largest with {int(np.bincount(joined.ids).max()):,} rows."
-            ]
-        groups = joined.ids.astype(np.uint64)
+        groups, group_notes = _joined_groups(train, groups, request)
     if columns.labels.numbers:
         parts = {split: _add_numbers(part) for split, part in rows.items()}
     else:
@@ -153,6 +145,22 @@ def assemble(
         text_column_delimiter=columns.delimiter,
         number_name=columns.labels.title if columns.labels.numbers else None,
     )
+
+
+def _joined_groups(
+    train: LabelledRows, digests: DigestArray, request: DataRequest
+) -> tuple[DigestArray, list[str]]:
+    """Return the group of each training row, where equal inputs join groups; and a note on that."""
+    values = [group for (group,) in cells(train.inputs, (GROUP_COLUMN,))]
+    named, joined = group_equal_keys(values), group_equal_keys(values, digests.tolist())
+    groups = joined.ids.astype(np.uint64)
+    if len(joined) == len(named):
+        return groups, []
+    return groups, [
+        f"--group_column {request.group_column}: equal inputs join some of the {len(named):,} "
+        f"groups of training rows; the {len(joined):,} that remain stay in one split each, the "
+        f"largest with {int(np.bincount(joined.ids).max()):,} rows."
+    ]
 
 
 def _labelled(
