@@ -138,8 +138,8 @@ class OptimizerArguments:
     learning_rate: float | None = _update(
         None,
         "peak learning rate; if none, 1e-4 for models with a hidden size of at most 512 and 5e-5 "
-        "for others, and half of it where the head begins at a probe (stdlib: 2e-4, "
-        "digits: 1e-3; adafactor: 1e-3)",
+        "for others, half of it where the head begins at a probe, and ten times as much where only "
+        "adapters or the head are trained (stdlib: 2e-4, digits: 1e-3; adafactor: 1e-3)",
         at_least=0,
     )
     layer_decay: float | None = _update(

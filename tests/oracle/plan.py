@@ -235,6 +235,7 @@ RARE = {
 
 
 # Settings that a run cannot be continued with, if they differ.
+WITH_DEFAULTS = 0.1  # share of the cases that may set neither a learning rate nor a length
 CHANGES = {"learning_rate": 3e-3, "seed": 3, "weight_decay": 0.25, "lr_scheduler_type": "cosine",
            "max_grad_norm": 0.5, "max_seq_length": 16, "num_train_epochs": 3,
            "adam_beta2": 0.5, "ema_decay": 0.5, "eval_steps": 3, "warmup_ratio": 0.3,
@@ -588,9 +589,11 @@ def _traits(settings: Mapping[str, Any], format_: str, random_: random.Random) -
 def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case:
     """Return a case of the settings in a row, on drawn data."""
     settings = {n: v for n, v in row.items() if n in FLAGS and v is not None}
-    settings.setdefault("learning_rate", 1e-3)
-    if "max_train_steps" not in settings:
-        settings.setdefault("num_train_epochs", 2)
+    if random_.random() > WITH_DEFAULTS:
+        usual = {"learning_rate": 1e-3} | (
+            {} if "max_train_steps" in settings else {"num_train_epochs": 2}
+        )
+        settings = usual | settings
     classes = random_.choice((2, 3, 3, 4))
     if task == "text" and "tune_thresholds" in settings:
         classes = 2

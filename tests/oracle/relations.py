@@ -14,7 +14,7 @@ from oracle.cases import Case, Disagreement, Settings, compare
 from oracle.compared import on_a_file
 from oracle.draw import MEDIA, Drawn, held_out, write
 from oracle.read import FRACTIONS, kept_rows
-from oracle.train import ROUGH
+from oracle.train import ROUGH, rate_of
 
 HELD_OUT = ("folds", *FRACTIONS.values())
 
@@ -177,7 +177,7 @@ def classifier(trained: Trained, words: list[object], settings: Settings) -> lis
     given = {name: settings[name] for name in OF_ESTIMATOR if name in settings}
     estimator = kind(
         str(drawn.model), output_dir=str(output), max_seq_length=settings.get("max_seq_length"),
-        learning_rate=settings["learning_rate"], random_state=settings.get("seed", 42),
+        learning_rate=settings.get("learning_rate"), random_state=settings.get("seed", 42),
         settings={**given, "max_train_steps": 2, "cpu_threads": 1},
     )  # fmt: skip
     try:
@@ -238,7 +238,7 @@ def compared(trained: Trained, words: list[object], settings: Settings) -> list[
     if "perturb_initial_weights" in settings:  # then both are the placebo of a comparison
         return []
     output, folder = drawn.model.parent / "faster", drawn.model.parent / "compared"
-    other = {**settings, "learning_rate": 3 * settings["learning_rate"]}
+    other = {**settings, "learning_rate": 3 * rate_of(case)}
     words = [*drawn.words(), *words, "--output_dir", output, *product.flags(other)]
     if product.train(words, output).code:
         return []

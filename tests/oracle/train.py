@@ -264,14 +264,26 @@ def batches_of(case: Case, count: int) -> list[list[int]]:
     """Return the example ids of each optimizer step."""
     size = case.processes * setting(case, "per_device_train_batch_size")
     size *= setting(case, "gradient_accumulation_steps")
-    epochs, most = setting(case, "num_train_epochs") or 3, setting(case, "max_train_steps")
+    steps, most = math.ceil(count / size), setting(case, "max_train_steps")
+    epochs = setting(case, "num_train_epochs")
     if most is not None:
-        epochs = math.ceil(most / math.ceil(count / size))
+        epochs = math.ceil(most / steps)
+    elif epochs is None:  # 250 steps, in 3 to 16 epochs; pictures and sounds are read three times
+        epochs = 3 if case.task in MEDIA else max(3, min(16, math.ceil(250 / steps)))
     batches = []
     for epoch in range(epochs):
         order = order_of_examples(setting(case, "seed"), epoch, count).tolist()
         batches += [order[i : i + size] for i in range(0, count, size)]
     return batches[:most]
+
+
+def rate_of(case: Case) -> float:
+    """Return the peak learning rate that is set, or the default for models of this size."""
+    if (rate := setting(case, "learning_rate")) is not None:
+        return float(rate)
+    rate = 1e-3 if setting(case, "optim") == "adafactor" else 1e-4
+    trains_little = "lora_r" in case.settings or setting(case, "train_layers") == 0
+    return 10 * rate if trains_little else rate
 
 
 def rate_factor(case: Case, step: int, steps: int) -> float:
@@ -289,7 +301,7 @@ def rate_factor(case: Case, step: int, steps: int) -> float:
     if name in ("cosine", "cosine_with_restarts"):
         return 0.5 * (1 + math.cos(math.pi * progress))
     if name == "polynomial":
-        end = 1e-7 / float(setting(case, "learning_rate"))
+        end = 1e-7 / rate_of(case)
         return (1 - end) * (1 - progress) + end
     if name == "inverse_sqrt":
         scale = warmup or 10_000
@@ -348,7 +360,7 @@ def train(case: Case, drawn: Drawn, names: list[str], steps: int | None = None) 
         largest = setting(case, "max_grad_norm")
         if largest and norm > largest:
             gradients = {n: g * largest / (norm + 1e-6) for n, g in gradients.items()}
-        rate = setting(case, "learning_rate") * rate_factor(case, step, len(batches))
+        rate = rate_of(case) * rate_factor(case, step, len(batches))
         with torch.no_grad():
             doubt = update(gradients, rate)
         result.losses.append(total)
@@ -574,7 +586,7 @@ def check_adapters(
     """Hold the history of a run with adapters, which change nothing at first, against formulas."""
     done, count = len(run.history), len(kept_rows(case, drawn, "train"))
     steps = len(batches_of(case, count))
-    rates = [setting(case, "learning_rate") * rate_factor(case, i, steps) for i in range(done)]
+    rates = [rate_of(case) * rate_factor(case, i, steps) for i in range(done)]
     found = compare(
         "history: learning_rate", [r["learning_rate"] for r in run.history], rates, 1e-9
     )

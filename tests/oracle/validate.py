@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -13,6 +15,7 @@ from oracle.train import ROUGH, Trained, encode, load_initial, logits_of, target
 
 CLOSE = 2e-3  # of log losses in float32 and float64, after some steps
 MILLIONTH = 1e-6
+OF_LENGTH = {"num_train_epochs", "max_train_steps", "early_stopping_patience"}
 
 
 def check(
@@ -56,7 +59,7 @@ def _losses(
 
 
 def _check_steps(case: Case, run: RunFolder) -> list[Disagreement]:
-    """Validations are after each epoch, or every few steps and at the end."""
+    """Validations are after each epoch, every few steps and at the end, or three in all."""
     done = run.history[-1]["step"]
     if case.settings.get("load_best_model_at_end") is False:
         steps: list[int] = []
@@ -64,6 +67,9 @@ def _check_steps(case: Case, run: RunFolder) -> list[Disagreement]:
         steps = sorted({*range(every, done + 1, every), done})
     else:
         steps = sorted({row["epoch"]: row["step"] for row in run.history}.values())
+        if not OF_LENGTH & {*case.settings}:
+            between = math.ceil(len(steps) / 3)  # three in all where no length is set
+            steps = sorted({*steps[between - 1 :: between], done})
     got = [validation["step"] for validation in run.record["validations"]]
     return compare("steps of validations", got, steps)
 
