@@ -6,7 +6,8 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 MAX_LISTED = 12
 MAX_QUOTED = 40  # characters
@@ -23,6 +24,23 @@ class InputError(Exception):
     def __str__(self) -> str:
         """Return the message, without the numbers that the system gives its errors."""
         return without_error_numbers(super().__str__())
+
+
+class EncodingError(InputError):
+    """A text file is not in the encoding that it is read in; the message advises `--encoding`.
+
+    Attributes:
+        problem: The message without its advice, for what reads a file without such a flag.
+        likely: Encoding that the file probably has.
+    """
+
+    def __init__(self, message: str, *, problem: str, likely: str) -> None:
+        super().__init__(message)
+        self.problem, self.likely = problem, likely
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        build = partial(type(self), problem=self.problem, likely=self.likely)
+        return build, (str(self.args[0]),)  # for pickle
 
 
 def without_error_numbers(text: str) -> str:

@@ -41,6 +41,7 @@ class PredictFlags:
     mixed_precision: str = flag(
         BASELINE, "precision of the computation", group=ROWS, metavar="MODE"
     )
+    use_cpu: bool = flag(False, "predict on the CPU even if there is an accelerator", group=ROWS)
     batch_size: int = flag(
         64, "rows per batch; of texts that are split, windows", group=ROWS, at_least=1
     )

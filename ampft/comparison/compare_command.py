@@ -75,6 +75,18 @@ class CompareFlags(CompareArmsArguments, CompareArguments):
             "by": "each RUN is an arm",
         },
     )
+    drop_missing_labels: bool = flag(
+        False,
+        "leave out the rows of --on that have no label or no input, and report how many",
+        group=EXISTING,
+        needs=("on",),
+    )
+    encoding: str = flag(
+        "utf-8",
+        "character encoding of the files of --on and --predictions",
+        group=EXISTING,
+        needs=("on", "predictions"),
+    )
     baseline: str | None = flag(
         None,
         "arm that all others are compared with; if none, fp32 if the arms are precisions, "
@@ -140,6 +152,7 @@ def compare(line: CommandLine[CompareFlags]) -> None:
             margin=margin,
             baseline=flags.baseline,
             label_names=split_names(flags.label_names),
+            encoding=flags.encoding,
         )
     elif flags.on:
         comparison = TABLES.require().compare_on(
@@ -148,6 +161,8 @@ def compare(line: CommandLine[CompareFlags]) -> None:
             metric=flags.metric,
             margin=margin,
             baseline=flags.baseline,
+            encoding=flags.encoding,
+            drop_missing_labels=flags.drop_missing_labels,
         )
     elif flags.inference:
         inference = INFERENCE.require()

@@ -115,6 +115,9 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
         f"rows of the training: {arm} was trained on {file} (same SHA-256), so its predictions "
         "there are better than on new rows; compare on rows that no model was trained on"
     ),
+    "left_out": lambda file, rows: (
+        f"rows left out: {counted(rows, 'row')} of {file} without a label or an input"
+    ),
     "unknown_classes": lambda arm, classes, examples: (
         f"unknown classes: {arm} was not trained on {quoted_list(classes)}, so it is wrong in all "
         f"{counted(examples, 'row')} of {'them' if len(classes) > 1 else 'it'}"

@@ -105,7 +105,7 @@ def _changed(
 
 
 def _read(path: Path) -> list[Correction]:
-    table = open_table(path, flag=FLAG, encoding="utf-8")
+    table = open_table(path, flag=FLAG, encoding=None)
     missing = [name for name in COLUMNS if name not in table.columns]
     if missing:
         raise InputError(

@@ -20,6 +20,7 @@ from ampft.tasks.loss import MAX_EXAMPLES
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.rare_classes import never_predicted_text
 from ampft.tasks.task import Task
+from ampft.text.numbers import counted
 
 EXPLODED = "exploded"
 NEAR_CHANCE = "near_chance"
@@ -61,7 +62,11 @@ def chance_loss(task: Task) -> float:
 
 
 def loss_warnings(
-    losses: Sequence[float], chance: float, constant: str = "the class frequencies"
+    losses: Sequence[float],
+    chance: float,
+    constant: str = "the class frequencies",
+    *,
+    truncated: int = 0,
 ) -> dict[str, str]:
     """Return the problems of a training's losses, by the name of the rule.
 
@@ -69,24 +74,36 @@ def loss_warnings(
         losses: Loss of each applied step, per unit of weight.
         chance: Loss of the constant model, from `chance_loss`.
         constant: What it predicts.
+        truncated: Number of training texts of which the model did not read all.
     """
     if not losses:
         return {}
-    end = float(np.mean(losses[-max(LAST_STEPS, len(losses) // 10) :]))
-    start = float(losses[0])
-    if end > EXPLODED_ABOVE * max(start, chance):
+    last = np.asarray(losses[-max(LAST_STEPS, len(losses) // 10) :], np.float64)
+    end, start = float(np.mean(last)), float(losses[0])
+    # With few rows of a class that weighs much, single steps have several times the mean loss.
+    error = float(np.std(last, ddof=1)) / len(last) ** 0.5 if len(last) > 1 else 0.0
+    if end - STANDARD_ERRORS * error > EXPLODED_ABOVE * max(start, chance):
         return {
             EXPLODED: f"the training loss rose from {start:.4g} to {end:.4g}, and predicting "
-            f"only {constant} gives {chance:.4g}: training destroyed the model. Lower "
-            "--learning_rate."
+            f"only {constant} gives {chance:.4g}. Lower --learning_rate."
         }
     if end > NEAR_CHANCE_ABOVE * chance and end > NEAR_CHANCE_ABOVE * start:
         return {
             NEAR_CHANCE: f"the training loss ended at {end:.4g}, and predicting only "
             f"{constant} gives {chance:.4g}: next to nothing was learned. Train longer, or change "
-            "--learning_rate; or, where texts are truncated, let the model read more of them."
+            f"--learning_rate{_read_more(truncated)}."
         }
     return {}
+
+
+def _read_more(truncated: int) -> str:
+    if not truncated:
+        return ""
+    one = truncated == 1
+    return (
+        f"; or, as {counted(truncated, 'training text')} {'is' if one else 'are'} truncated, let "
+        f"the model read more of {'it' if one else 'them'}"
+    )
 
 
 def outcome_warnings(
@@ -142,6 +159,8 @@ def result_warnings(
     outcome: Outcome,
     constant: Outcome,
     groups: Groups | None = None,
+    *,
+    truncated: int = 0,
 ) -> dict[str, str]:
     """Return the problems of a training's losses and of its final predictions.
 
@@ -153,9 +172,10 @@ def result_warnings(
         chance: Loss of the constant model, from `chance_loss`.
         constant: Outcome of the constant model on the same split.
         groups: Groups of the examples, as in `outcome_warnings`.
+        truncated: As in `loss_warnings`.
     """
     what = "the class frequencies" if outcome.class_names else "the mean label"
-    of_losses = loss_warnings(losses, chance, what)
+    of_losses = loss_warnings(losses, chance, what, truncated=truncated)
     of_outcome = outcome_warnings(outcome, constant, groups)
     if not of_outcome:
         of_losses.pop(NEAR_CHANCE, None)
@@ -203,13 +223,48 @@ def stop_if_far_above_chance(
     if loss <= FAR_ABOVE * chance or any(value is not None and value < chance for value in values):
         return
     groups = dependent_groups(task.data, outcome.split)
+    if is_destroyed(outcome, constant, groups):
+        raise TrainingStopped(
+            f"the validation loss is {loss:.4g}, the first training loss was {losses[0]:.4g}, and "
+            f"predicting only the class frequencies gives {chance:.4g}: training destroyed the "
+            "model. Lower --learning_rate."
+        )
+
+
+def is_destroyed(outcome: Outcome, constant: Outcome, groups: Groups | None) -> bool:
+    """Return whether predictions are worse than the constant model's, and no class ranks well.
+
+    A model that is too sure of the frequent class is not destroyed if the rows of the rare class
+    have higher probabilities of it: another threshold finds them.
+
+    Args:
+        constant: Outcome of the constant model on the same split.
+        groups: Groups of its examples, counted as one case each; None if all are independent.
+    """
     if NOT_BETTER not in outcome_warnings(outcome, constant, groups):
-        return
-    raise TrainingStopped(
-        f"the validation loss is {loss:.4g}, the first training loss was {losses[0]:.4g}, and "
-        f"predicting only the class frequencies gives {chance:.4g}: training destroyed the model. "
-        "Lower --learning_rate."
-    )
+        return False
+    loss = "log_loss" if outcome.class_names else "mse"
+    losses, units = _losses(outcome, loss)
+    is_worse = _is_higher(losses, _losses(constant, loss)[0], units, groups)
+    return is_worse and not _ranks_better(outcome, groups)
+
+
+def _ranks_better(outcome: Outcome, groups: Groups | None) -> bool:
+    """Return whether the (macro) ROC AUC is above 0.5 by `STANDARD_ERRORS` of a random order.
+
+    The standard error is the mean of the classes' (Mann and Whitney, 1947), which is not below
+    that of their mean, times the root of the units per independent case.
+    """
+    metrics = outcome.report().metrics()
+    area = metrics.get("roc_auc") or metrics.get("macro_roc_auc")
+    if area is None:
+        return False
+    counts = class_counts(outcome.unit_sums.totals())
+    n, positive = float(counts.cases), counts.labelled
+    ranked = positive[(positive > 0) & (positive < n)]
+    errors = np.sqrt((n + 1) / (12 * ranked * (n - ranked)))
+    units = n / len(outcome if groups is None else groups)
+    return area > 0.5 + STANDARD_ERRORS * float(np.mean(errors)) * max(units, 1.0) ** 0.5
 
 
 def youden_j_values(outcome: Outcome) -> npt.NDArray[np.float64]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ampft.comparison.findings import Comparison
 from ampft.comparison.remarks import remark
@@ -30,6 +31,8 @@ def compare_on(
     metric: str | None = None,
     margin: float = 0.01,
     baseline: str | None = None,
+    encoding: str | None = None,
+    drop_missing_labels: bool = False,
 ) -> Comparison:
     """Let each model predict the rows of a file with labels, and compare the predictions.
 
@@ -41,6 +44,8 @@ def compare_on(
         metric: Name of the primary metric; None for accuracy.
         margin: Equivalence margin as a fraction (0.01 is one point).
         baseline: Name of the model that all others are compared with; None for the first one.
+        encoding: Character encoding of a CSV, TSV or JSON file; None for UTF-8.
+        drop_missing_labels: Whether rows without a label or an input are left out.
 
     Raises:
         InputError: A model or the file cannot be read, or the task has no single label per row.
@@ -53,7 +58,17 @@ def compare_on(
     if len(set(names)) < len(names):
         raise InputError(f"RUN {folders[0]}: received twice. Pass the folders of several models.")
     classifiers = dict(zip(names, map(load_run_classifier, folders), strict=True))
-    runs = {name: _predicted(file, each) for name, each in classifiers.items()}
+    request = PredictRequest(files=(file,), flag=FLAG, encoding=encoding)
+    runs, dropped = dict[str, ForeignRun](), set[str]()
+    for name, each in classifiers.items():
+        runs[name], without = _predicted(request, each, drop_missing_labels)
+        dropped.update(without)
+    runs = {name: _without(run, dropped) for name, run in runs.items()}
+    _check_labels(file, runs)
+    # Models may read other columns of a row; it is the row that is compared.
+    texts = next((run.texts for run in runs.values() if run.texts), {})
+    groups = next((run.groups for run in runs.values() if run.groups), {})
+    runs = {name: replace(run, texts=texts, groups=groups) for name, run in runs.items()}
     classes = {label for run in runs.values() for label in run.labels.values()}
     classes.update(*(each.record.label_names for each in classifiers.values()))
     for run in runs.values():
@@ -73,6 +88,7 @@ def compare_on(
         for name, each in classifiers.items()
         if sha256 in {f.sha256 for f in each.record.data.training_files(each.record.arguments)}
     ]
+    left_out = [remark("left_out", file=path.name, rows=len(dropped))] if dropped else []
     truth = Counter(next(iter(runs.values())).labels.values())
     unknown = []
     for name, each in classifiers.items():
@@ -84,17 +100,27 @@ def compare_on(
         comparison,
         title=f"{' and '.join(arm.name for arm in comparison.arms)} on {path.name}",
         split=path.name,
-        stamps=(*seen, *unknown, *(each for each in comparison.stamps if each.kind != "no_record")),
+        stamps=(
+            *left_out,
+            *seen,
+            *unknown,
+            *(each for each in comparison.stamps if each.kind != "no_record"),
+        ),
         setup={**comparison.setup, "files": path.name},
     )
 
 
-def _predicted(file: str, saved: SavedClassifier) -> ForeignRun:
-    """Return the labels of the rows, and what a model predicts for them.
+def _predicted(
+    request: PredictRequest, saved: SavedClassifier, drops: bool
+) -> tuple[ForeignRun, list[str]]:
+    """Return the labels of the rows with what a model predicts for them, and the rows left out.
+
+    A row has its number in the file as its id.
 
     Raises:
-        InputError: The file has no labels, or a row has none.
+        InputError: The file has no labels, or a row has none and none are dropped.
     """
+    (file,) = request.files
     task = task_row(saved.record)
     if task.several_labels or task.number_labels or task.kind.units is not None:
         raise InputError(
@@ -102,7 +128,6 @@ def _predicted(file: str, saved: SavedClassifier) -> ForeignRun:
             f"model of --task {saved.record.task}. Train both with --test_file {file}, and compare "
             f"them without {FLAG}."
         )
-    request = PredictRequest(files=(file,), flag=FLAG)
     rows = checked_rows(request, saved)
     if rows.labels is None:
         raise InputError(
@@ -113,7 +138,7 @@ def _predicted(file: str, saved: SavedClassifier) -> ForeignRun:
     group = group if group in rows.table.columns else None
     columns = [*rows.sources, *rows.labels.columns, *([group] if group else [])]
     first, last = len(rows.sources), len(rows.sources) + len(rows.labels.columns)
-    inputs, labels, groups, without = [], [], [], []
+    ids, inputs, labels, groups, without = [], [], [], [], []
     for number, cells in rows.table.read(columns):
         place = rows.place(number)
         label = rows.labels.parse(cells[first:last], place)
@@ -121,22 +146,27 @@ def _predicted(file: str, saved: SavedClassifier) -> ForeignRun:
         if label is None or values is None:
             without.append(number)
             continue
+        ids.append(str(number))
         inputs.append(values)
         labels.append(label)
         groups.append(as_text(cells[-1], place, group) if group else None)
-    if without or not inputs:
+    if not inputs:
         raise InputError(
-            f"{rows.table.place(*without) if without else file}: no label, or nothing to predict. "
-            f"{FLAG} compares rows whose right label is known. Remove the others."
+            f"{FLAG} {file}: no row has a label and something to predict. Add the right labels of "
+            "the rows."
+        )
+    if without and not drops:
+        raise InputError(
+            f"{rows.table.place(*without)}: no label, or nothing to predict. {FLAG} compares rows "
+            "whose right label is known. Remove the others, or add --drop_missing_labels."
         )
     predictor = saved.load(request)
     with predictor.numerics:
         found = predictor(list(zip(*inputs, strict=True)))
-    ids = [str(number) for number in range(len(inputs))]
     truth = [label for (label,) in rows.labels.as_trained(labels)]
     shares = found.decoded["probabilities"].astype(float).tolist()
     texts = [" | ".join(map(str, each)) for each in inputs] if task.kind.has_words else []
-    return ForeignRun(
+    run = ForeignRun(
         origin=str(saved.folder),
         has_probabilities=True,
         ids=dict.fromkeys(ids),
@@ -149,3 +179,39 @@ def _predicted(file: str, saved: SavedClassifier) -> ForeignRun:
         texts=dict(zip(ids, texts, strict=True)) if texts else {},
         groups=dict(zip(ids, groups, strict=True)) if group else {},
     )
+    return run, list(map(str, without))
+
+
+def _check_labels(file: str, runs: Mapping[str, ForeignRun]) -> None:
+    """Check that all models read the same labels.
+
+    Raises:
+        InputError: The label columns of two models differ.
+    """
+    (first, of_first), *others = runs.items()
+    for name, run in others:
+        for row, label in run.labels.items():
+            if label != of_first.labels[row]:
+                raise InputError(
+                    f"{FLAG} {file}, line {row}: the label is {of_first.labels[row]!r} in the "
+                    f"label column of {first}, and {label!r} in that of {name}. Correct it, or "
+                    "remove one of the columns."
+                )
+
+
+def _without(run: ForeignRun, ids: Set[str]) -> ForeignRun:
+    """Return a run without some rows, of which another model cannot predict one.
+
+    Raises:
+        InputError: No row is left.
+    """
+    if not ids & run.ids.keys():
+        return run
+    if not run.ids.keys() - ids:
+        raise InputError(f"{FLAG}: no row has the inputs of all models. Pass a file with them.")
+    of_rows = ("ids", "labels", "predictions", "probabilities", "texts", "groups")
+    rest: dict[str, Any] = {
+        name: {row: value for row, value in getattr(run, name).items() if row not in ids}
+        for name in of_rows
+    }
+    return replace(run, **rest)

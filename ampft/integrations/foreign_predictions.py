@@ -70,6 +70,7 @@ def compare_tables(
     margin: float = 0.01,
     baseline: str | None = None,
     label_names: Sequence[str] | None = None,
+    encoding: str | None = None,
 ) -> Comparison:
     """Compare tables of predictions by the statistics of `compare_folders`.
 
@@ -79,12 +80,13 @@ def compare_tables(
         margin: Equivalence margin as a fraction (0.01 is one point).
         baseline: Arm that all others are compared with; None for the first one.
         label_names: All classes; None for those that occur as labels or have probabilities.
+        encoding: Character encoding of CSV, TSV and JSON files; None for UTF-8.
 
     Raises:
         InputError: A table cannot be read or compared, or an argument is out of range.
     """
     return compare_rows(
-        read_tables(sources),
+        read_tables(sources, encoding=encoding),
         metric=metric,
         margin=margin,
         baseline=baseline,

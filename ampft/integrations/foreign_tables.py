@@ -67,7 +67,9 @@ class ForeignRun:
 Runs = dict[str, dict[int, ForeignRun]]
 
 
-def read_tables(sources: Sequence[str], *, with_cases: bool = True) -> Runs:
+def read_tables(
+    sources: Sequence[str], *, with_cases: bool = True, encoding: str | None = None
+) -> Runs:
     """Read tables of predictions.
 
     Args:
@@ -75,6 +77,7 @@ def read_tables(sources: Sequence[str], *, with_cases: bool = True) -> Runs:
             arm has one table.
         with_cases: Whether labels, texts and groups are read. Otherwise a table may lack them,
             because the examples are known from elsewhere.
+        encoding: Character encoding of CSV, TSV and JSON files; None if no flag chooses it: UTF-8.
 
     Returns:
         The rows by arm and seed, in the order of their first rows. The seed of ARM=FILE is
@@ -99,7 +102,7 @@ def read_tables(sources: Sequence[str], *, with_cases: bool = True) -> Runs:
         if match is not None:
             path = Path(match["file"])
             named = (match["arm"].strip(), int(match["seed"] or ONLY_TABLE))
-        table = rename_columns(open_table(path, flag=FLAG, encoding="utf-8"), COLUMNS)
+        table = rename_columns(open_table(path, flag=FLAG, encoding=encoding), COLUMNS)
         _read_table(table, named, runs, with_cases=with_cases)
     return runs
 

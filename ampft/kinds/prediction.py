@@ -60,10 +60,12 @@ class PredictRequest:
     label_column_name: str | None = None
     batch_size: int = 64  # Rows per forward pass.
     mixed_precision: str = BASELINE  # Precision of the computation.
+    use_cpu: bool = False  # Whether to predict on the CPU even if there is an accelerator.
     trust_remote_code: bool = False  # Whether code from the folder of the model may run.
     top_k: int = 0  # Number of most probable labels to add.
     all_probabilities: bool = False  # Whether to add the probability of every label.
-    encoding: str = "utf-8"  # Character encoding of CSV, TSV and JSON files.
+    # Character encoding of CSV, TSV and JSON files; None if no flag chooses it: UTF-8.
+    encoding: str | None = "utf-8"
     sheet_name: str | None = None  # Sheet of an Excel workbook; None takes the first one.
 
     def refuse_table_options(self, source: str) -> None:

@@ -72,10 +72,11 @@ class Predictor:
         """Load the model of a run and its tokenizer or image processor.
 
         Args:
-            request: Precision of the computation, and inputs per forward pass; of split texts,
-                windows. What to predict is not read.
+            request: Device and precision of the computation, and inputs per forward pass; of split
+                texts, windows. What to predict is not read.
         """
-        precision = resolve(canonical_mode(request.mixed_precision), training_device())
+        device = training_device(cpu=request.use_cpu)
+        precision = resolve(canonical_mode(request.mixed_precision), device)
         accelerator = make_accelerator(precision)
         turn_compilation_off(accelerator)
         row = task_row(record)

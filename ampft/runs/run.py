@@ -23,9 +23,9 @@ from ampft.evaluation.compared_methods import compared_methods
 from ampft.evaluation.evaluate import in_float32
 from ampft.evaluation.sanity import (
     EXPLODED,
-    NOT_BETTER,
     chance_loss,
     constant_outcome,
+    is_destroyed,
     rare_class_warnings,
     result_warnings,
     stop_if_far_above_chance,
@@ -200,8 +200,8 @@ def _evaluate(state: RunState, model: nn.Module, poll: Callable[[], None] | None
             outcome_fp32 = predict(state, plain, split, in_mode=False)
     constant, groups = constant_outcome(task, split), dependent_groups(task.data, split)
     warnings = _final_warnings(state, outcome, constant, groups)
-    if EXPLODED in warnings and NOT_BETTER in warnings:
-        raise TrainingStopped(warnings[EXPLODED])
+    if EXPLODED in warnings and is_destroyed(outcome, constant, groups):
+        raise TrainingStopped(f"training destroyed the model: {warnings[EXPLODED]}")
     return _Evaluated(outcome, outcome_fp32, constant, groups, memory, warnings)
 
 
@@ -335,11 +335,12 @@ def _final_warnings(
 ) -> dict[str, str]:
     prepared, parts = state.prepared, required_feature(state.features, Validations).parts
     losses, chance = state.history.losses, chance_loss(prepared.task)
+    truncated = getattr(prepared.task.inputs.splits.get("train"), "truncated", 0)
     of_batch_norm = batch_norm_warnings(prepared.loaded.model, state.retries.step_batches)
     if prepared.args.evaluated:  # they are about the gradient
         of_batch_norm = {}
     return {
-        **result_warnings(losses, chance, outcome, constant, groups),
+        **result_warnings(losses, chance, outcome, constant, groups, truncated=truncated),
         **rare_class_warnings(prepared.task, outcome),
         **validation_warnings([part.metrics for part in parts]),
         **state.warnings(),

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 import pytest
 
+from ampft import cli
 from ampft.arguments import ClassifyArguments, parse_classify_arguments
 from ampft.arguments.classify import BUILT_IN_DEFAULTS
 from ampft.arguments.extension_points import NAMES_OF_OTHERS
@@ -334,6 +335,19 @@ def test_a_name_is_offered_for_a_typo_only(typed, meant):
         assert f"Did you mean '--{meant}'?" in hint or f"Use --{meant}." in hint
     elif typed != "step":
         assert "Did you mean" not in hint
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("predict", "--model", "m", "--auto_micro_batch", "t.csv"), "a setting of ampft train"),
+        (("report", "run", "--learning_rate", "1"), "a setting of ampft train"),
+        (("predict", "--model", "m", "--nonsense", "t.csv"), "unknown flag --nonsense. See"),
+    ],
+)
+def test_a_setting_of_a_training_is_said_to_be_one_elsewhere(argv, said, capsys):
+    assert cli.main(argv) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_without_the_names_of_other_scripts_typos_are_still_recognized(monkeypatch):

@@ -20,6 +20,7 @@ from ampft.evaluation.sanity import (
     ONE_PREDICTION,
     chance_loss,
     constant_outcome,
+    is_destroyed,
     loss_warnings,
     outcome_warnings,
     result_warnings,
@@ -99,6 +100,60 @@ def test_chance_of_several_labels_is_the_entropy_of_each():
 )
 def test_losses(losses, rule):
     assert list(loss_warnings(losses, chance=0.9)) == ([rule] if rule else [])
+
+
+def test_few_steps_with_a_row_of_a_rare_class_are_no_explosion():
+    """Half of these steps have a row of a class at 1:30, which weighs as much as the others."""
+    losses = [0.7, 0.5, 0.02, 5.4, 0.01, 4.9, 5.2]
+    assert float(np.mean(losses[-5:])) > 1.5 * 1.73
+    assert NEAR_CHANCE in loss_warnings(losses, chance=1.73)
+    assert EXPLODED in loss_warnings([0.7, 0.5, *[5.1, 4.9, 5.4, 5.0, 5.2] * 2], chance=1.73)
+
+
+def test_truncated_texts_are_named_only_where_there_are_some():
+    (text,) = loss_warnings([0.9] * 40, chance=0.9).values()
+    assert text.endswith("Train longer, or change --learning_rate.")
+    (text,) = loss_warnings([0.9] * 40, chance=0.9, truncated=2).values()
+    assert text.endswith("or, as 2 training texts are truncated, let the model read more of them.")
+
+
+RARE = [0] * 290 + [1] * 10
+
+
+def sure_of_the_frequent(task, rare):
+    """Return the outcome of a model that gives the rows of the rare class these probabilities."""
+    rng = np.random.default_rng(0)
+    of_rare = rng.uniform(1e-8, 1e-7, len(RARE))
+    of_rare[290:] = rare
+    probabilities = np.stack([1 - of_rare, of_rare, np.full(len(RARE), 1e-12)], 1)
+    return task.outcome("test", {"probabilities": probabilities.astype(np.float32)})
+
+
+@pytest.mark.slow
+def test_a_model_that_ranks_is_not_destroyed_however_sure_it_is():
+    task = made(RARE)
+    constant = constant_outcome(task, "test")
+    found = sure_of_the_frequent(task, 1e-6)  # all above the others: a threshold finds them
+    assert {ONE_PREDICTION, NOT_BETTER} == {*outcome_warnings(found, constant)}
+    assert not is_destroyed(found, constant, None)
+    stop_if_far_above_chance(task, found, [0.02, *[1.0] * 5], [])
+
+
+@pytest.mark.slow
+def test_a_model_that_is_sure_and_ranks_nothing_is_destroyed():
+    task = made(RARE)
+    constant = constant_outcome(task, "test")
+    of_rare = np.random.default_rng(1).uniform(1e-8, 1e-7, 10)
+    found = sure_of_the_frequent(task, of_rare)
+    assert is_destroyed(found, constant, None)
+    with pytest.raises(TrainingStopped, match="training destroyed the model"):
+        stop_if_far_above_chance(task, found, [0.02, *[1.0] * 5], [])
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_worse_than_the_class_frequencies_is_not_destroyed():
+    task = made(RARE)
+    assert not is_destroyed(constant_outcome(task, "test"), constant_outcome(task, "test"), None)
 
 
 def test_losses_that_exploded_in_the_first_steps():

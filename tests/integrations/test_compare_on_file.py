@@ -141,3 +141,27 @@ def test_rows_without_a_group_are_no_group(models, today, cells, groups):
     rows["customer"] = [*cells, *(f"c{row}" for row in range(2, 90))]
     rows.to_csv(today, index=False)
     assert compare_on(str(today), [old, new]).groups == groups
+
+
+def test_rows_without_a_label_are_left_out_and_counted(models, today):
+    rows = pd.read_csv(today)
+    rows.loc[[3, 7], "label"] = None
+    rows.loc[9, "text"] = None
+    rows.to_csv(today, index=False)
+    found = compare_on(str(today), [*models], drop_missing_labels=True)
+    assert found.setup["files"] == "today.csv"
+    assert sum(each.support for each in found.arms[0].classes) == 87
+    (text,) = (each for each in remark_texts(found.stamps) if each.startswith("rows left out"))
+    assert text == "rows left out: 3 rows of today.csv without a label or an input"
+
+
+def test_the_encoding_of_the_rows_is_a_flag(models, today, capsys):
+    rows = pd.read_csv(today)
+    rows.loc[0, "text"] += " café"
+    rows.to_csv(today, index=False, encoding="cp1252")
+    command = ["compare", *map(str, models), "--on", str(today)]
+    assert ampft.cli.main(command) == 2
+    assert "today.csv, line 2: byte 0xe9 is not utf-8. Pass the file's encoding" in (
+        capsys.readouterr().err
+    )
+    assert ampft.cli.main([*command, "--encoding", "cp1252"]) == 0

@@ -16,7 +16,7 @@ TABLES = dict.fromkeys(ARMS, GOOD)
 COMPARED = f"--predictions {' '.join(ARMS)}"
 
 
-def bad_table(content: str, *remedies: Remedy, words: str = COMPARED) -> Walk:
+def bad_table(content: str | bytes, *remedies: Remedy, words: str = COMPARED) -> Walk:
     """Return the walk of a bad table among good ones."""
     return Walk(TABLES | {"q-seed2.csv": content}, words, remedies)
 
@@ -51,6 +51,14 @@ OF_TABLES = {
         GOOD.replace("0,x,x", "0,x,z"),
         Remedy("Fix the spelling", files=MENDED),
         Remedy("give all classes with --label_names", add="--label_names x,y,z"),
+    ),
+    "a table in another encoding": bad_table(
+        table(
+            *(f"{i},{'xy'[i % 2]},{'xy'[i * i % 2]},caf\xe9 {i}" for i in range(12)),
+            header="id,label,prediction,text",
+        ).encode("cp1252"),
+        Remedy("--encoding cp1252"),
+        Remedy("or convert it: iconv", files=MENDED),
     ),
     "a class twice": Walk(
         TABLES, f"{COMPARED} --label_names x,x,y",

@@ -7,7 +7,7 @@ from typing import Any
 
 from command_walks import COMPARED, FOLD, FOLDED, GOOD, TABLES, table
 from data_walks import REMOVE, Remedy, Walk
-from prepared import OF_PLANS, Prepared, copied, edited, recorded
+from prepared import OF_PLANS, Prepared, copied, edited, recorded, with_arguments
 from run_walks import BF16, FP32
 from training_walks import changed, instead, without
 
@@ -23,6 +23,8 @@ SELECTED = PLAN_ARMS.replace(
     "--anyway", "--anyway --select validation --arm 'mid: --learning_rate 3e-4'"
 )
 RUNS = " ".join(f"planned/runs/{mode}-seed{s}" for mode in ("fp32", "bf16") for s in (42, 43, 44))
+CAFE = "text,label\nw1 caf\xe9,ant\nw2,bee\nw3,cow\n"
+BOTH = "text,a,b,label\n"
 LAST = {"planned/runs/fp32-seed44": None}
 REPEAT = "Repeat the command"
 
@@ -166,6 +168,40 @@ OF_FOLDERS = {
         "compare run inspected --on t.csv",
         Remedy("Remove the others", files={"t.csv": "text,label\nw1,ant\nw2,bee\nw3,cow\n"}),
         files={"t.csv": "text,label\nw1,ant\nw2,\nw2,bee\nw3,cow\n"},
+    ),
+    "rows that may be left out": changed(
+        "compare run inspected --on t.csv",
+        Remedy("or add --drop_missing_labels"),
+        files={"t.csv": "text,label\nw1,ant\nw2,\nw2,bee\nw3,cow\n"},
+    ),
+    "rows in another encoding": changed(
+        "compare run inspected --on t.csv",
+        Remedy("--encoding cp1252"),
+        Remedy("or convert it: iconv", files={"t.csv": CAFE}),
+        files={"t.csv": CAFE.encode("cp1252")},
+    ),
+    "rows in UTF-16 without a mark": changed(
+        "compare run inspected --on t.csv",
+        Remedy("Pass --encoding utf-16-le"),
+        files={"t.csv": CAFE.encode("utf-16-le")},
+    ),
+    "no row with a label": changed(
+        "compare run inspected --on t.csv --drop_missing_labels",
+        Remedy("Add the right labels", files={"t.csv": CAFE}),
+        files={"t.csv": "text,label\nw1,\nw2,\n"},
+    ),
+    "labels of two columns": changed(
+        "compare run pair-run --on t.csv",
+        Remedy("Correct it", files={"t.csv": BOTH + "w1,w2,w3,ant\nw5,w2,w1,bee\n"}),
+        files={
+            "t.csv": "text,a,b,label,kind\nw1,w2,w3,ant,ant\nw5,w2,w1,bee,cow\n",
+            "pair-run/run.json": with_arguments(label_column_name="kind"),
+        },
+    ),
+    "no row for both models": changed(
+        "compare run pair-run --on t.csv --drop_missing_labels",
+        Remedy("Pass a file with them", files={"t.csv": BOTH + "w1,w2,w3,ant\nw5,w2,w1,bee\n"}),
+        files={"t.csv": BOTH + "w1,,,ant\n,w2,w3,bee\n"},
     ),
     "no such rows": changed(
         "compare run inspected --on w.csv",

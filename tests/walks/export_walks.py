@@ -43,6 +43,12 @@ OF_REQUESTS = {
         Remedy("remove the row", files={"t.csv": CSV.replace("w3 w4,bee\n", "")}),
         files={"t.csv": CSV.replace("w3 w4", "")},
     ),
+    "rows in another encoding": verified(
+        "t.csv",
+        Remedy("Save the file in UTF-8", files={"t.csv": CSV}),
+        Remedy("or convert it: iconv -f cp1252", files={"t.csv": CSV}),
+        files={"t.csv": CSV.replace("w1 w2", "caf\xe9").encode("cp1252")},
+    ),
     "a split that changed": changed(
         EXPORT,
         Remedy("Restore them", files={"u.csv": copied("u.csv")}),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from code_walks import FINETUNE, LOOP, SETTING
@@ -13,7 +11,7 @@ from data_walks import REMOVE, Files, Remedy, T, Walk
 from export_walks import EXPORT
 from file_walks import parquet, workbook
 from model_walks import edited_json
-from prepared import OF_PLANS, OF_TEXT, Prepared, copied, recorded, train
+from prepared import OF_PLANS, OF_TEXT, copied, train, with_arguments
 from training_walks import METRIC, changed, instead, of_pairs, refused, without
 
 TORN = pa.array([b"caf\xe9", b"x"], pa.binary()).view(pa.string())
@@ -75,16 +73,6 @@ OF_LAUNCHERS = {
         without("MASTER_ADDR=localhost", "unset MASTER_ADDR"),
     ),
 }
-
-
-def with_arguments(**values: object) -> Any:
-    """Return a function that changes arguments in the record of a run."""
-
-    def change(path: Path, prepared: Prepared) -> None:
-        arguments = json.loads(path.read_text())["arguments"] | values
-        recorded(arguments=arguments)(path, prepared)
-
-    return change
 
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz012345"

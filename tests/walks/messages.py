@@ -20,7 +20,7 @@ ADVICE = re.compile(
     r"[Rr]ecord|[Rr]emove|[Rr]ename|[Rr]epeat|[Rr]eplace|[Rr]un|[Ss]ave|[Ss]et|[Ss]tart|[Tt]rain|"
     r"[Uu]npack|[Uu]se|[Ww]ait|[Ww]rite|[Uu]pgrade|[Uu]pdate)\b"
 )
-RAISED = re.compile(r"(?:Input|Table)Error$")
+RAISED = re.compile(r"(?:Input|Table|Encoding)Error$")
 
 
 @dataclass(frozen=True)

@@ -433,3 +433,13 @@ def recorded(**values: object) -> Change:
         path.write_text(hashed_text(entries))
 
     return change
+
+
+def with_arguments(**values: object) -> Change:
+    """Return a function that changes arguments in the record of a run."""
+
+    def change(path: Path, prepared: Prepared) -> None:
+        arguments = json.loads(path.read_text())["arguments"] | values
+        recorded(arguments=arguments)(path, prepared)
+
+    return change

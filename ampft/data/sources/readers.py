@@ -13,7 +13,7 @@ from ampft.data.sources.binary_files import WORKBOOK_SUFFIXES, read_parquet, rea
 from ampft.data.sources.file_names import check_file
 from ampft.data.sources.source_table import SourceTable
 from ampft.data.sources.text_files import read_csv, read_json, read_tsv
-from ampft.errors import InputError
+from ampft.errors import EncodingError, InputError
 
 # Byte-order marks; UTF-32's begins with UTF-16's.
 _MARKS = {
@@ -45,7 +45,11 @@ def stated_encoding(path: Path, encoding: str) -> tuple[str, tuple[str, ...]]:
     if marked is None:
         order = {start[1::2]: "utf-16-le", start[::2]: "utf-16-be"}.get(b"\0\0")
         if order is not None and asked == "utf-8":
-            raise InputError(f"{path}: seems to be UTF-16. Pass --encoding {order}.")
+            raise EncodingError(
+                f"{path}: seems to be UTF-16. Pass --encoding {order}.",
+                problem=f"{path}: seems to be UTF-16",
+                likely=order,
+            )
         return encoding, _notes_on_controls(path, asked)
     if asked.removesuffix("-sig").startswith(marked):  # such as utf-16-le, which keeps the mark
         return marked, ()
@@ -92,7 +96,7 @@ def open_table(
     path: Path,
     *,
     flag: str,
-    encoding: str,
+    encoding: str | None,
     sheet: str | None = None,
     other_reader: FileReader | None = None,
 ) -> SourceTable:
@@ -100,13 +104,23 @@ def open_table(
 
     Args:
         flag: The flag that named it, for the messages.
-        encoding: Character encoding of CSV, TSV and JSON files.
+        encoding: Character encoding of CSV, TSV and JSON files; None if no flag chooses it: UTF-8.
         sheet: Sheet of an Excel workbook; None takes the first one.
         other_reader: Reader of files with any other extension; None refuses them.
 
     Raises:
         InputError: The file does not exist, its extension is unknown, or it cannot be read.
     """
+    if encoding is None:
+        try:
+            return open_table(
+                path, flag=flag, encoding="utf-8", sheet=sheet, other_reader=other_reader
+            )
+        except EncodingError as error:
+            raise InputError(
+                f"{error.problem}. Save the file in UTF-8, or convert it:"
+                f" iconv -f {error.likely} -t utf-8 {path.name} > new{path.suffix}"
+            ) from None
     if path.is_dir():
         check_file(path, flag=flag)
     suffix = path.suffix.lower()

@@ -24,7 +24,7 @@ from ampft.data.sources.source_table import (
     Row,
     SourceTable,
 )
-from ampft.errors import InputError, quoted, quoted_list
+from ampft.errors import EncodingError, InputError, quoted, quoted_list
 from ampft.text.numbers import counted
 
 Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
@@ -215,12 +215,16 @@ def _numbered_rows(
         for line, content in enumerate(file, start=1):
             if "\0" in content:
                 order = _order_of_utf16(path)
-                advice = (
-                    "The file is damaged: remove it, or copy the file again."
-                    if order is None
-                    else f"The file seems to be UTF-16: pass --encoding {order}."
+                place = f"{path}, line {line}: a NUL character"
+                if order is not None:
+                    raise EncodingError(
+                        f"{place}. The file seems to be UTF-16: pass --encoding {order}.",
+                        problem=f"{place}: the file seems to be UTF-16",
+                        likely=order,
+                    )
+                raise InputError(
+                    f"{place}. The file is damaged: remove it, or copy the file again."
                 )
-                raise InputError(f"{path}, line {line}: a NUL character. {advice}")
             is_instruction = line == 1 and NAMED_DELIMITER.fullmatch(content)
             yield "\n" if is_instruction else content
 
@@ -260,8 +264,9 @@ def opened_text(path: Path, encoding: str, newline: str | None = None) -> Iterat
     """Open a text file; in UTF-8, a byte-order mark is skipped.
 
     Raises:
-        InputError: The encoding is unknown, or it does not have the bytes that are read in the
-            context; the message names the line, if it is known.
+        EncodingError: The encoding does not have the bytes that are read in the context; the
+            message names the line, if it is known.
+        InputError: The encoding is unknown.
     """
     is_utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     try:
@@ -269,10 +274,12 @@ def opened_text(path: Path, encoding: str, newline: str | None = None) -> Iterat
             yield file
     except UnicodeError as error:
         problem = _undecodable_byte(path, encoding) or f": not {encoding} ({error})"
-        raise InputError(
+        raise EncodingError(
             f"{path}{problem}. Pass the file's encoding, for example --encoding cp1252 (Windows),"
             " --encoding latin-1 or utf-16, or convert it:"
-            f" iconv -f cp1252 -t utf-8 {path.name} > new{path.suffix}"
+            f" iconv -f cp1252 -t utf-8 {path.name} > new{path.suffix}",
+            problem=f"{path}{problem}",
+            likely="cp1252",
         ) from None
     except LookupError:
         raise InputError(

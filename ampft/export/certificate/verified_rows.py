@@ -156,7 +156,7 @@ def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
         raise InputError(
             f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Choose one of them."
         )
-    request = PredictRequest(files=[str(path)], flag=FLAG)
+    request = PredictRequest(files=[str(path)], flag=FLAG, encoding=None)
     record = saved.record
     found = task_row(record).kind.open_rows(request, saved.training)
     found.check()
