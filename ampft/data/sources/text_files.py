@@ -215,15 +215,16 @@ def _numbered_rows(
         for line, content in enumerate(file, start=1):
             if "\0" in content:
                 order = _order_of_utf16(path)
-                place = f"{path}, line {line}: a NUL character"
                 if order is not None:
                     raise EncodingError(
-                        f"{place}. The file seems to be UTF-16: pass --encoding {order}.",
-                        problem=f"{place}: the file seems to be UTF-16",
+                        f"{path}, line {line}: a NUL character. The file seems to be UTF-16: pass "
+                        f"--encoding {order}.",
+                        problem=f"{path}, line {line}: a NUL character, as in UTF-16",
                         likely=order,
                     )
                 raise InputError(
-                    f"{place}. The file is damaged: remove it, or copy the file again."
+                    f"{path}, line {line}: a NUL character. The file is damaged: remove it, or "
+                    "copy the file again."
                 )
             is_instruction = line == 1 and NAMED_DELIMITER.fullmatch(content)
             yield "\n" if is_instruction else content
