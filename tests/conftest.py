@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import sys
 import zlib
@@ -128,6 +129,29 @@ def few_rows_served_back():
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ROWS", 3)
+        yield
+
+
+# What a message has in it if a part of it is missing, or an object was printed as it is.
+INTERNALS = re.compile(
+    r"(?<![\w'\"=])None(?![\w'\"])|<\w+ object at 0x|\bPosixPath\(|\bdtype\(|\barray\(\["
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def messages_are_whole():
+    """Refuse a message to a user in which a part is `None`, or an object is shown as it is."""
+    from ampft.errors import InputError
+
+    initialize = Exception.__init__
+
+    def checked(self, *values):
+        initialize(self, *values)
+        if values and (found := INTERNALS.search(str(values[0]))):
+            raise AssertionError(f"{found[0]!r} in the message: {values[0]}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InputError, "__init__", checked, raising=False)
         yield
 
 

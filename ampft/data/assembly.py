@@ -221,7 +221,7 @@ def refuse_no_rows(rows: Mapping[str, LabelledRows]) -> None:
             raise InputError(f"{part.origin}: no rows for the {split} split. Add at least one.")
 
 
-def refuse_no_numbers(rows: Mapping[str, LabelledRows], *, needs_several: bool = True) -> None:
+def refuse_no_numbers(rows: Mapping[str, LabelledRows], *, needs_several: bool) -> None:
     """Raise InputError when a split has no rows, or all training rows have the same number."""
     refuse_no_rows(rows)
     train = rows["train"]

@@ -118,6 +118,16 @@ def test_a_repeated_flag_never_keeps_only_the_last(name, flag):
         assert f.metadata["choices"] == ("validation",)
 
 
+DATA_FILES = ("train_file", "validation_file", "test_file")
+
+
+@pytest.mark.parametrize(("name", "flag"), [each for each in FLAGS if each[1] in DATA_FILES])
+def test_data_of_several_files_are_read_together(name, flag):
+    rest = [*required(name, without=flag), *needed(name, flag)]
+    parsed = parse(name, *rest, f"--{flag}", "a.csv", f"--{flag}", "b.csv")
+    assert getattr(parsed, flag) == "a.csv,b.csv"
+
+
 @pytest.mark.parametrize(("name", "flag"), FLAGS)
 def test_a_value_may_follow_an_equals_sign_and_must_not_be_blank(name, flag):
     known, hints = fields_and_hints(COMMANDS[name].flags)

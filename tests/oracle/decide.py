@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from oracle import certify
 from oracle.cases import Case, Disagreement, compare
 from oracle.draw import Drawn
 from oracle.product import RunFolder, command
 from oracle.read import kept_rows, text_of
-from oracle.train import ROUGH, encode, first_tokens, load, logits_of
+from oracle.train import ROUGH, encode, load, logits_of, word_logits
 
 PRECISE = 2e-5  # of probabilities of a tiny model in float32
 EXPORTED = 2e-4  # between PyTorch and another runtime
@@ -132,8 +133,7 @@ def _check_tags(case: Case, drawn: Drawn, run: RunFolder, names: list[str]) -> l
     found = []
     with torch.no_grad():
         for (_, row), got in zip(kept_rows(case, drawn, "test"), run.predictions, strict=True):
-            logits = logits_of(model, encode(case, tokenizer, row["text"]))
-            logits = logits[first_tokens(tokenizer, row["text"])]
+            logits = word_logits(case, model, tokenizer, row["text"])
             two = logits.softmax(1).topk(2).values
             tags = [names[i] for i in logits.argmax(1)]
             if float((two[:, 0] - two[:, 1]).min()) > 2 * precise(case):
@@ -302,12 +302,16 @@ def exported(
     done = command(
         *("export", run.folder, "--format", form, "--output_dir", artifact, "--no_measure")
     )
-    if done.code == 2 and ("ONNX" in done.err or "trace" in done.err):
+    refusals = ("ONNX", "trace", "needs at least 2 independent rows")
+    if done.code == 2 and any(each in done.err for each in refusals):
         return []
     if done.code not in (0, 4):  # 4: too few rows to decide
         return [Disagreement(f"ampft export to {form}", f"exit code {done.code}: {done.err[-600:]}",
                              0)]  # fmt: skip
-    return predict_file(case, drawn, run, folder, answers, "jsonl", artifact)
+    found = []
+    if case.precision == "fp32":  # otherwise the run has predicted in 16 bits
+        found = certify.check(case, drawn, run, artifact, done.code)
+    return found + predict_file(case, drawn, run, folder, answers, "jsonl", artifact)
 
 
 def python(

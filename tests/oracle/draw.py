@@ -78,6 +78,9 @@ def draw(case: Case, folder: Path) -> Drawn:
     rows, files = {}, {}
     for split, count in zip(SPLITS, case.rows, strict=True):
         rows[split] = _rows(case, split, count, random_)
+        if split == "test" and "abstain" in case.settings and "fail_on_leak" not in case.settings:
+            # Among them is the row whose confidence is the least one that is answered.
+            rows[split] += [{**row, "id": f"again {row['id']}"} for row in rows["validation"]]
         files[split] = folder / f"{split}.{case.format}"
         if case.task in MEDIA:
             media.write_files(case, folder, split, rows[split])
@@ -146,7 +149,8 @@ def _row(case: Case, index: int, random_: random.Random) -> Row:
         row["text"] = _text(case, number, random_)
     row |= _labels(case, number, index, random_)
     if case.task == "tokens":
-        words = [random_.choice(WORDS) for _ in range(random_.randint(1, 9))]
+        most = 30 if "long" in case.traits else 9
+        words = [random_.choice(WORDS) for _ in range(random_.randint(1, most))]
         if "specials" in case.traits and index % 3 == 0:
             words[0] = random_.choice(special_tokens(case.family))
         if "scripts" in case.traits and index % 3 == 1:

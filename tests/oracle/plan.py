@@ -12,6 +12,7 @@ from typing import Any
 
 from oracle import loops, media
 from oracle.cases import Case
+from oracle.compared import TASKS as COMPARED
 from oracle.decide import DOORS
 from oracle.draw import CLASSES as CLASSES_OF_DRAWN
 from oracle.draw import FAMILIES, MEDIA, TRAITS, Drawn
@@ -214,24 +215,15 @@ OF_WORDS = {
     ),
     *("perturb_initial_weights", "max_train_samples", "max_eval_samples", "max_predict_samples"),
     *("data_seed", "folds", "fold", "lora_r", "lora_alpha", "lora_target_modules", "merge_lora"),
-    *("dataloader_num_workers", "auto_micro_batch"),
+    *("dataloader_num_workers", "auto_micro_batch", "max_seq_length"),
 }
 OF_OTHERS = {"images": OF_MEDIA, "sounds": OF_MEDIA, "tokens": OF_WORDS}
+# Probability of the usual value, of what takes seconds.
 RARE = {
-    "abstain",
-    "folds",
-    "fold",
-    "encoding",
-    "relation",
-    "stop",
-    "processes",
-    "baseline",
-    "serve_back",
-    "inspect_data",
-    "dataloader_num_workers",
-    "door",
-    "mixed_precision",
-}  # They take seconds.
+    **dict.fromkeys(("abstain", "folds", "fold", "encoding", "processes", "baseline"), 0.9),
+    **dict.fromkeys(("serve_back", "inspect_data", "dataloader_num_workers"), 0.9),
+    **dict.fromkeys(("mixed_precision", "door"), 0.8), "relation": 0.7, "stop": 0.8,
+}  # fmt: skip
 
 
 # Settings that a run cannot be continued with, if they differ.
@@ -491,7 +483,7 @@ def _candidate(task: str, pair: Pair, random_: random.Random) -> tuple[dict[str,
     for name in names:
         values = list(given[name])
         random_.shuffle(values)
-        if random_.random() < (0.9 if name in RARE else 0.5):
+        if random_.random() < RARE.get(name, 0.5):
             values = [given[name][0], *values]
         for value in values:
             if _fits(task, {**row, name: value}, closed=False):
@@ -575,6 +567,8 @@ def _traits(settings: Mapping[str, Any], format_: str, random_: random.Random) -
             traits.add(f"missing_{part}")
     if {"positive_label", "label_order", "ignore_label"} & set(settings):
         traits -= {"odd_labels", "number_labels"}
+    if settings.get("max_seq_length") == 12:
+        traits.add("long")
     if format_ == "xlsx":
         traits -= {
             "number_labels",
@@ -584,6 +578,21 @@ def _traits(settings: Mapping[str, Any], format_: str, random_: random.Random) -
     if format_ not in ("csv", "tsv"):
         traits.discard("crlf")
     return traits
+
+
+def _sizes(settings: Mapping[str, Any], random_: random.Random) -> tuple[int, int, int]:
+    """Return the number of rows for training, validation and testing."""
+    train, validation, test = (random_.randint(least, 10 + least) for least in (9, 6, 6))
+    if {"folds", "validation_fraction"} & set(settings):
+        train *= 3
+    return train, 50 if "abstain" in settings else validation, test
+
+
+def _changes(task: str, row: Mapping[str, Any], random_: random.Random) -> dict[str, Any]:
+    """Return the settings that differ when a stopped run continues: that of the row, and others."""
+    names = [name for name in CHANGES if name in parameters(task)]
+    chosen = [row["change"], *random_.sample(names, 3)] if row["change"] else []
+    return {name: CHANGES[name] for name in dict.fromkeys(chosen)}
 
 
 def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case:
@@ -613,14 +622,12 @@ def make_case(task: str, row: Mapping[str, Any], random_: random.Random) -> Case
         classes = max(classes, 3)
         if "," in str(settings.get("class_weights")):
             settings["class_weights"] = "balanced"
-    rows = (random_.randint(9, 22), random_.randint(6, 12), random_.randint(6, 12))
-    if {"folds", "validation_fraction"} & set(settings):
-        rows = (3 * rows[0], rows[1], rows[2])
-    if "abstain" in settings:
-        rows = (rows[0], 50, rows[2])
+    rows = _sizes(settings, random_)
+    if row["relation"] == "on a file" and task in COMPARED and random_.random() < 0.5:
+        settings["group_column"] = "user"  # whose rows are not independent
     return Case(
         task, random_.randrange(10**6), row["family"], rows, classes, row["format"],
         tuple(sorted(traits)), settings, row["door"], row["relation"], row["stop"],
-        {row["change"]: CHANGES[row["change"]]} if row["stop"] and row["change"] else {},
+        _changes(task, row, random_) if row["stop"] else {},
         row["processes"],
     )  # fmt: skip

@@ -139,6 +139,8 @@ def check_choice(case: Case, drawn: Drawn) -> list[Disagreement]:
     if drawn.chosen is None:
         return []
     every, found = replace(drawn, chosen=None), []
+    if "data_seed" in case.settings:
+        found += _check_seed(case, every, drawn.chosen)
     for split, ids in drawn.chosen.items():
         found += compare(f"order of the rows of {split}", ids, sorted(set(ids)))
     if "folds" in case.settings:
@@ -160,6 +162,17 @@ def check_choice(case: Case, drawn: Drawn) -> list[Disagreement]:
                 elif abs(got[label] - share) >= 1:
                     found.append(Disagreement(f"rows of {label} in {split}", got[label], share))
     return found
+
+
+def _check_seed(case: Case, every: Drawn, own: Mapping[str, list[int]]) -> list[Disagreement]:
+    """Other seeds of the data choose other rows."""
+    if min(case.rows) < 6:  # few choices
+        return []
+    others = [
+        choice(replace(case, settings={**case.settings, "data_seed": seed}), every)
+        for seed in (11, 12, 13)
+    ]
+    return compare("--data_seed has an effect", any(other != own for other in others), True)
 
 
 def _check_folds(case: Case, every: Drawn, own: Mapping[str, list[int]]) -> list[Disagreement]:

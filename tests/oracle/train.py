@@ -117,10 +117,41 @@ def load_initial(case: Case, drawn: Drawn, names: list[str]) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def first_tokens(tokenizer: Any, words: list[str]) -> list[int]:
-    """Return the position of the first token of each word."""
-    ids = tokenizer(words, is_split_into_words=True).word_ids()
-    return [ids.index(number) for number in range(len(words))]
+def word_logits(case: Case, model: Any, tokenizer: Any, words: list[str]) -> Tensor:
+    """Return (m, K) logits of the words of a sentence.
+
+    A word is read at its first token, in the window in which it has the most context: the first
+    one, if there are several.
+    """
+    length = min(setting(case, "max_seq_length"), MODEL_LENGTH)
+    special = tokenizer.num_special_tokens_to_add()
+    shared = min(length // 4, length - special - 1)
+    windows = tokenizer(
+        words, is_split_into_words=True, truncation=True, max_length=length, stride=shared,
+        return_overflowing_tokens=True,
+    )  # fmt: skip
+    windows.pop("overflow_to_sample_mapping", None)
+    count = len(windows["input_ids"])
+    places = [  # of the tokens of words in each window
+        [i for i, word in enumerate(windows.word_ids(w)) if word is not None] for w in range(count)
+    ]
+    starts = [w * (len(places[0]) - shared) for w in range(count)]
+    ends = [start + len(own) for start, own in zip(starts, places, strict=True)]
+    logits = [
+        model(**{k: torch.tensor([v[w]]) for k, v in windows.items()}).logits[0]
+        for w in range(count)
+    ]
+    whole = tokenizer(words, is_split_into_words=True, add_special_tokens=False).word_ids()
+    rows = []
+    for word in range(len(words)):
+        first, best = whole.index(word), (-1.0, 0)
+        for w in range(count):
+            left = first - starts[w] if w else math.inf
+            right = ends[w] - 1 - first if w < count - 1 else math.inf
+            if starts[w] <= first < ends[w] and min(left, right) > best[0]:
+                best = min(left, right), w
+        rows.append(logits[best[1]][places[best[1]][first - starts[best[1]]]])
+    return torch.stack(rows)
 
 
 Loss = Callable[[Tensor, Any], Tensor]
@@ -347,9 +378,10 @@ def train(case: Case, drawn: Drawn, names: list[str], steps: int | None = None) 
         divisor = sum(weights[i] * factors[i] for i in batch)
         total = 0.0
         for i in batch:
-            logits = logits_of(model, inputs[i])
-            if case.task == "tokens":  # the first token of each word has its tag
-                logits = logits[first_tokens(tokenizer, rows[i][1]["text"])]
+            if case.task == "tokens":
+                logits = word_logits(case, model, tokenizer, rows[i][1]["text"])
+            else:
+                logits = logits_of(model, inputs[i])
             part = weights[i] * loss(logits, targets[i]) / divisor
             part.backward()
             total += part.item()
