@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,15 +68,23 @@ def lines_as_table(columns: Sequence[str], *, keeps_blank: bool = True) -> Sourc
         keeps_blank: Whether a blank line is a row, so that there is one per line.
 
     Raises:
-        InputError: A line does not have one text per column, or is not text.
+        InputError: A line does not have one text per column, or is not text; or the first one is
+            of a table.
     """
     rows: list[Row] = []
+    is_first = True
     for number, line in enumerate(_lines_of_standard_input(), start=1):
         text = line.rstrip("\r\n").removeprefix("\ufeff")
         if not text.strip():
             if keeps_blank:
                 rows.append((number, [""] * len(columns)))
             continue
+        if is_first and _is_of_table(text, columns):
+            raise InputError(
+                f"standard input, line {number}: {quoted(text)} is a line of a table, and standard "
+                "input has one text per line. Pass the table as FILE."
+            )
+        is_first = False
         row = text.split("\t") if len(columns) > 1 else [text]
         if len(row) != len(columns):
             raise InputError(
@@ -84,6 +93,17 @@ def lines_as_table(columns: Sequence[str], *, keeps_blank: bool = True) -> Sourc
             )
         rows.append((number, row))
     return table_of_lists(columns, rows, "line", "standard input")
+
+
+def _is_of_table(line: str, columns: Sequence[str]) -> bool:
+    """Return whether a line is the header of a table with these columns, or a row in JSON."""
+    if line.lstrip().startswith("{"):
+        try:
+            return set(columns) <= set(json.loads(line))
+        except ValueError:
+            return False
+    headers = ({cell.strip(' "') for cell in line.split(each)} for each in ",;\t|")
+    return any(set(columns) <= header for header in headers)
 
 
 def _lines_of_standard_input() -> Iterator[str]:

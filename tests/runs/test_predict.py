@@ -211,6 +211,26 @@ def test_each_line_of_standard_input_is_a_row(folder, capsys, monkeypatch, lines
         assert {bool(value) for value in row.values()} == {bool(row["text"])}
 
 
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (["text"], "id,text,label"), (["text"], '"text";"label"'), (["text"], "text"),
+        (["text"], '{"text": "w1", "label": 0}'), (["a", "b"], "a\tb"), (["a", "b"], "b,a"),
+    ],
+)  # fmt: skip
+def test_a_table_in_standard_input_is_no_text(monkeypatch, columns, line):
+    """`ampft predict - < FILE.csv` would answer its header and its commas."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"\n{line}\nw1\tw2\n"))
+    with pytest.raises(InputError, match=r"line 2: .* is a line of a table"):
+        lines_as_table(columns)
+
+
+@pytest.mark.parametrize("line", ["this text, and a comma", "text and more", "{w1}", "{1: 2}", "a"])
+def test_a_text_with_commas_or_braces_is_a_text(monkeypatch, line):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n"))
+    assert list(lines_as_table(["text"]).read(["text"])) == [(1, [line])]
+
+
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_standard_input_must_be_text(monkeypatch, errors):
     def lines(content):

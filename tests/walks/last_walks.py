@@ -300,6 +300,11 @@ CODE = {
     "bytes of another encoding": code(
         STANDARD_INPUT, instead('b"caf\\xe9\\n"', '"caf\\xe9\\n".encode()', "Convert it: iconv")
     ),
+    "a table in standard input": code(
+        STANDARD_INPUT.replace("caf\\xe9", "text,label\\ngood,bad"),
+        Remedy("Pass the table as FILE", without='files=["-"]', add='files=["t.csv"]'),
+        files=T,
+    ),
     "an index of the name": code(
         FINETUNE.replace("finetune(frame,", "finetune(frame.assign(ampft_index=1)[2:],"),
         instead("ampft_index=1", "mine=1", "Rename the column"),
