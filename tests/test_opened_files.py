@@ -121,7 +121,7 @@ OTHERS = {
         ownership.py:_is_own_page ownership.py:_has_layout runs/manifest.py:_is_history""",
     "of a checkpoint that `verify` has checked, or a part with a hash of its own": """
         engine/checkpoints/store.py:verified_history
-        runs/checkpoint_content.py:is_of_earlier_version runs/checkpoint_content.py:restore
+        runs/checkpoint_content.py:restore
         runs/checkpoint_content.py:restore_training
         runs/checkpoint_content.py:read_saved_state runs/checkpoint_content.py:_header""",
     "the function that compares a file with its hash": "files.py:read_hashed",

@@ -151,10 +151,6 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     ),
     # On what differs between the runs
     "unequal": _unequal,
-    "not_known": lambda unknown, records: (
-        "not known: whether model configuration and preprocessing were the same, because "
-        f"{unknown} of {records} records are of an earlier version and do not state them"
-    ),
     "mixed_execution": lambda arm: (
         f"not like for like: {arm} was native in some runs and emulated in others"
     ),

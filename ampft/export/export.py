@@ -96,7 +96,7 @@ def write_artifact(folder: Path, source: ExportSource, write: Write) -> Artifact
         files=artifact_files(folder),
         runtime=row.runtime,
         versions={name: found[name] for name in packages if name in found},
-        preprocessing=record.model.preprocessing or {},
+        preprocessing=record.model.preprocessing,
         int8=request.scheme,
         keep_float=source.kept,
         float_nodes=float_nodes(path, source.kept) if path.suffix == ".onnx" else (),

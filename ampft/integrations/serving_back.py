@@ -538,7 +538,7 @@ class _Served:
         }
         rule, read = contract.rule, contract.tokenization
         theirs = {name: getattr(rule, name) for name in ours}
-        saved = (self.record.model.preprocessing or {}).get("tokenizer_config.json") or {}
+        saved = self.record.model.preprocessing.get("tokenizer_config.json") or {}
         if read is not None and "model_max_length" in saved:  # it truncates as in training
             ours["max_length"], theirs["max_length"] = saved["model_max_length"], read.max_length
         if isinstance(self.outcome, TunableOutcome):  # other runs have no such decisions
@@ -553,7 +553,7 @@ class _Served:
 
         A flag can have no effect on the rows that were asked about, or leave none to ask about.
         """
-        trained = self.record.model.preprocessing or {}
+        trained = self.record.model.preprocessing
         try:
             saved = saved_preprocessing(self.folder, list(trained))
         except (OSError, ValueError):  # clients that load it report it
@@ -577,7 +577,7 @@ class _Served:
             found += map(inert, filter(None, [other_picture(self._question(row))]))
         if not found and client == PIPELINE:
             now = configuration_of(self.pipe.model)
-            before = {k: v for k, v in (self.record.model.configuration or {}).items() if k in now}
+            before = {k: v for k, v in self.record.model.configuration.items() if k in now}
             found += map(inert, _unequal("config.json", before, {k: now[k] for k in before}))
         yield from found
 

@@ -42,7 +42,7 @@ from ampft.runs.loop_state import LoopState
 from ampft.runs.record import ResumePart
 from ampft.text.json_io import Count, ValueRule, from_json, parse_json_object
 
-STATE_SCHEMA = 2  # in the first one, each feature had its own form
+STATE_SCHEMA = 2
 Sha256 = Annotated[
     str,
     ValueRule(
@@ -96,16 +96,6 @@ class SavedState:
     resumes: Sequence[ResumePart]  # Continuations from checkpoints.
     started: str  # Start of the run, ISO 8601 in UTC.
     schema: StateSchema  # Version of this layout.
-
-
-def is_of_earlier_version(checkpoint: Path) -> bool:
-    """Return whether an earlier version of this program wrote the state of a checkpoint."""
-    try:
-        return "schema" not in parse_json_object(
-            (checkpoint / STATE_NAME).read_bytes(), finite=False
-        )
-    except (OSError, ValueError):  # `read_saved_state` says what is wrong
-        return False
 
 
 def model_tensors(state: LoopState[Any]) -> dict[str, Tensor]:

@@ -48,7 +48,6 @@ from ampft.precision.accelerator import is_sharded
 from ampft.precision.executed import precision_contradiction
 from ampft.precision.float32_modules import uncalled_float32_pattern
 from ampft.runs.checkpoint_content import (
-    is_of_earlier_version,
     model_tensors,
     read_saved_state,
     restore,
@@ -61,7 +60,6 @@ from ampft.runs.loop_state import LoopState, P, Parts, entered_in_order
 from ampft.runs.manifest import HISTORY_NAME
 from ampft.runs.record import ResumePart, RunRecord, read_record, write_record
 from ampft.runs.resume import (
-    CONFIGURATION,
     MICRO_BATCHES,
     Checkpoint,
     ResumePoint,
@@ -393,19 +391,12 @@ def as_checkpointed(prepared: P, checkpoint: Checkpoint) -> P:
     now = settings_of(prepared.record, len(prepared.step_batches))
     # In an own loop, each optimizer has settings of its own.
     has_same_optimizer = manifest.settings.get("--optimizer") == now.get("--optimizer")
-    has_other_flags = has_same_optimizer and any(
-        name.startswith("--") for name in manifest.settings.keys() ^ now.keys()
-    )
-    if (
-        CONFIGURATION not in manifest.settings
-        or has_other_flags
-        or is_of_earlier_version(checkpoint.folder)
-    ):
-        difference = "has other flags" if has_other_flags else "recorded less"
+    differing = manifest.settings.keys() ^ now.keys()
+    if has_same_optimizer and any(name.startswith("--") for name in differing):
         raise InputError(
-            f"--resume_from_checkpoint: {where} was written by another version of ampft, "
-            f"which {difference}. Continue with that version (MANIFEST.json has it), or train anew "
-            "in another --output_dir."
+            f"--resume_from_checkpoint: {where} was written by another version of ampft, which has "
+            "other flags. Continue with that version (MANIFEST.json has it), or train anew in "
+            "another --output_dir."
         )
     refuse_differences(
         where,

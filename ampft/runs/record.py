@@ -44,7 +44,7 @@ class DataPart:
     """The data: `fingerprints` and numbers of `examples` by split; `hub_id` if from the hub.
 
     `files` has the SHA-256 of each file that was read, by path. `shared_with_train` has the number
-    of rows of each other split whose inputs are those of a training row; None in earlier records.
+    of rows of each other split whose inputs are those of a training row; None if nobody counted.
     `truncated` is the number of truncated training texts.
     """
 
@@ -85,7 +85,7 @@ class ModelPart:
     computed before this change, so that a placebo has the same hash as the baseline.
 
     `padding_free` says whether it ran without padding. `configuration` and `preprocessing` are what
-    model and tokenizer or processor do. All three are None in earlier records.
+    model and tokenizer or processor do; `padding_free` is None for loops of users.
     `notes` say what was drawn at random or not used, as printed. `files` are the SHA-256 of the
     files of a local model folder, by name.
     """
@@ -98,8 +98,8 @@ class ModelPart:
     hub_id: str | None = None
     perturbed: bool = False
     padding_free: bool | None = None
-    configuration: Mapping[str, Any] | None = None
-    preprocessing: Mapping[str, Any] | None = None
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -197,7 +197,7 @@ class RunRecord:
     metrics_chance: Mapping[str, float] | None = None
     # Values of `--metric` on the final split; None without.
     metrics_chosen: Mapping[str, float] | None = None
-    # What simple methods reach on the same split; empty in earlier records.
+    # What simple methods reach on the same split; empty if they were not tried.
     simple_methods: Sequence[SimpleMethodResult] = ()
     # The same metrics of predictions in fp32; `None` without `--evaluate_fp32`.
     metrics_fp32: Mapping[str, Any] | None = None
@@ -212,8 +212,7 @@ class RunRecord:
     # Reason why the run stopped early; a finished run has one if time or patience ended it.
     reason: str | None = None
     # What follows the training, such as the evaluation: "done", "not wanted", "pending", or
-    # "failed: " and the reason, by name. Empty before the training has ended, in earlier records
-    # and in loops of users.
+    # "failed: " and the reason, by name. Empty before the training has ended and in users' loops.
     parts: Mapping[str, str] = field(default_factory=dict)
     # Hash and size of the files that the run wrote, except this record and the files of trackers,
     # by relative path.

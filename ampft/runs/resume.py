@@ -266,7 +266,6 @@ def _checkpoints_at(path: Path) -> list[Path]:
     return found
 
 
-CONFIGURATION = "configuration"
 MICRO_BATCHES = "micro-batches per step and process"
 # Settings that do not change the weights or the report beyond rounding, or whose effect is compared
 # by content.
@@ -322,7 +321,7 @@ def settings_of(record: RunRecord, steps_per_epoch: int | None = None) -> dict[s
     """Return what must be equal, by the names in which a difference is reported.
 
     Args:
-        record: Record of a run, at any time; an earlier version's has less.
+        record: Record of a run, at any time.
         steps_per_epoch: Optimizer steps of an epoch, which a record does not have.
     """
     model, steps = record.model, record.steps
@@ -330,7 +329,7 @@ def settings_of(record: RunRecord, steps_per_epoch: int | None = None) -> dict[s
         "precision": record.precision.requested,
         "model": model.architecture,
         "initial weights": model.initial_weights_sha256,
-        CONFIGURATION: model.configuration,
+        "configuration": model.configuration,
         "preprocessing": model.preprocessing,
         "modules in float32": list(record.precision.fp32_modules),
         "classes": list(record.label_names),
@@ -358,8 +357,7 @@ def choices_of(record: RunRecord) -> dict[str, Any]:
 
 def changed_choices(manifest: CheckpointManifest, record: RunRecord) -> dict[str, tuple[Any, Any]]:
     """Return the settings that may change and did, by flag: in the checkpoint and now."""
-    # Those of an earlier version's checkpoint are unknown, which is not a change.
-    return changed_values(manifest.choices, choices_of(record)) if manifest.choices else {}
+    return changed_values(manifest.choices, choices_of(record))
 
 
 def topology_of(record: RunRecord) -> dict[str, Any]:

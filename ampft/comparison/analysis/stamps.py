@@ -176,10 +176,6 @@ def _finished(run: RecordedRun, other: RecordedRun) -> bool:
     return run.is_finished and other.is_finished
 
 
-def _known(run: RecordedRun, other: RecordedRun) -> bool:
-    return None not in (run.record.model.configuration, other.record.model.configuration)
-
-
 def _other_weights(run: RecordedRun, other: RecordedRun) -> bool:
     """A model may have been copied to another folder, so the same weights are accepted."""
     weights = {each.record.model.initial_weights_sha256 for each in (run, other)}
@@ -251,10 +247,8 @@ _EXPECTED = (
         lambda run, other: _same_seed(run, other) and _draw_alike(run, other),
     ),
     # The default models of images and sounds, and the size of their input, depend on the data.
-    _Condition("model configuration", lambda r: r.model.configuration, OF_MODEL | OF_DATA, _known),
-    _Condition(
-        "preprocessing", lambda r: r.model.preprocessing, OF_MODEL | OF_DATA | {PIXELS}, _known
-    ),
+    _Condition("model configuration", lambda r: r.model.configuration, OF_MODEL | OF_DATA),
+    _Condition("preprocessing", lambda r: r.model.preprocessing, OF_MODEL | OF_DATA | {PIXELS}),
     # With the same seed, another name is an error unless the weights are the same.
     _Condition(
         "pretrained model",
@@ -378,10 +372,6 @@ def _difference_stamps(
     )
     if others:
         yield remark("masks", arms=list(others), baseline=groups[0].name)
-    records = [run.record for group in groups for run in group.runs]
-    unknown = sum(record.model.configuration is None for record in records)
-    if unknown:
-        yield remark("not_known", unknown=unknown, records=len(records))
     for group in groups:
         executions = [run.record.precision.resolved.get("execution") for run in group.runs]
         if len(set(executions)) > 1:

@@ -132,7 +132,7 @@ def _manifest(artifact: Artifact) -> Iterator[Finding]:
         "task": record.task,
         "label_names": list(record.label_names),
         "input_columns": list(record.data.input_columns),
-        "preprocessing": dict(record.model.preprocessing or {}),
+        "preprocessing": dict(record.model.preprocessing),
     }
     entries = differing_entries(recorded, stated)
     if entries:

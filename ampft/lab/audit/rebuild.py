@@ -16,7 +16,6 @@ from ampft.engine.threads import restore_cpu_threads, usable_cores
 from ampft.errors import InputError
 from ampft.lab.audit.audit_result import (
     FP8_TOLERANCE,
-    NOT_COMPARED,
     TF32_TOLERANCE,
     TOLERANCES,
     WITHIN,
@@ -229,8 +228,6 @@ def check_initial_weights(rebuilt: RebuiltRun, prepared: Prepared) -> Check:
 def check_configuration(rebuilt: RebuiltRun, prepared: Prepared) -> Check:
     """Compare what model and preprocessing do with the record."""
     recorded = rebuilt.record.model
-    if recorded.configuration is None or recorded.preprocessing is None:
-        return Check("config", NOT_COMPARED, "the record is of an earlier version without it")
     before = {**recorded.configuration, **recorded.preprocessing}
     now = {**configuration_of(prepared.loaded.model), **preprocessing_of(prepared.task)}
     problems = [

@@ -22,7 +22,7 @@ from ampft.comparison.analysis.loading import RecordedRun, RunGroup
 from ampft.comparison.analysis.stamps import difference_stamps
 from ampft.comparison.remarks import remark_text
 from ampft.errors import InputError
-from ampft.lab.audit.audit_result import DIFFERS, EQUAL, NOT_COMPARED
+from ampft.lab.audit.audit_result import DIFFERS, EQUAL
 from ampft.lab.audit.rebuild import check_configuration
 from ampft.runs.loop import as_checkpointed
 from ampft.runs.prepared import Prepared
@@ -216,37 +216,16 @@ def test_a_change_without_effect_is_not_noticed(prepared_from, name):
     assert stamps_of(before, after) == ()
 
 
-def test_records_and_checkpoints_of_an_earlier_version(prepared_from, tmp_path):
-    prepared = prepared_from("text")
-    record = prepared.record
-    old = replace(record, model=replace(record.model, configuration=None, preprocessing=None))
-    rebuilt: Any = SimpleNamespace(record=old)
-    assert check_configuration(rebuilt, prepared).status == NOT_COMPARED
-    runs = [
-        RecordedRun(folder=Path(name), record=each, mode=name, name=name, seed=42)
-        for name, each in (("fp32", record), ("bf16", old))
-    ]
-    groups = [RunGroup(name=run.name, runs=(run,)) for run in runs]
-    (stamp,) = map(remark_text, difference_stamps(groups))
-    assert stamp.startswith("not known: whether model configuration and preprocessing were the")
-    assert "1 of 2 records" in stamp
+def test_notes_of_a_check_are_in_the_record(prepared_from):
     note = "attention runs in groups of similar length: its kernel fails"
-    assert note in replace(prepared, check_notes=(note,)).record.model.notes
+    assert note in replace(prepared_from("text"), check_notes=(note,)).record.model.notes
+
+
+def test_a_checkpoint_of_a_version_with_other_flags(prepared_from):
+    prepared = prepared_from("text")
     changed = settings(prepared)
-    del changed["configuration"]
+    del changed["--load_in_4bit"]
     manifest = SimpleNamespace(settings=changed, topology={})
     checkpoint: Any = SimpleNamespace(manifest=manifest, folder=Path("checkpoints/step-2"))
-    with pytest.raises(InputError, match="step-2 was written by another version of ampft"):
-        as_checkpointed(prepared, checkpoint)
-    # One of the flags did not exist.
-    manifest.settings = settings(prepared)
-    del manifest.settings["--load_in_4bit"]
     with pytest.raises(InputError, match="another version of ampft, which has other flags"):
-        as_checkpointed(prepared, checkpoint)
-    # The state of features had another form.
-    manifest.settings = settings(prepared)
-    checkpoint.folder = tmp_path / "step-2"
-    checkpoint.folder.mkdir()
-    (checkpoint.folder / "state.json").write_text('{"best": {"step": null}}')
-    with pytest.raises(InputError, match="step-2 was written by another version of ampft"):
         as_checkpointed(prepared, checkpoint)
