@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,12 @@ class ClassificationData:
         if self.number_name is not None:
             return (self.number_name,)
         return class_names(self.splits["train"])
+
+    def with_rows(self, split: str, ids: npt.NDArray[np.int64]) -> ClassificationData:
+        """Return the data with some rows of a split, in this order."""
+        splits = DatasetDict({**self.splits, split: self.splits[split].select(ids)})
+        masks = self.masks and {**self.masks, split: self.masks[split].subset(ids)}
+        return replace(self, splits=splits, masks=masks)
 
     def weights(self, split: str) -> FloatArray | None:
         """Return the (n,) weights of the rows of a split; None if they have none."""

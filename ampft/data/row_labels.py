@@ -119,6 +119,9 @@ class Masks(Protocol):
     def decoded(self, ids: IntArray) -> Any:
         """Return the masks of some images."""
 
+    def subset(self, ids: IntArray) -> Masks:
+        """Return the labels of some images."""
+
 
 # (n,) classes or numbers, or (n, K) booleans, or labels of units, or masks.
 Targets = npt.NDArray[Any] | UnitLabels | Masks

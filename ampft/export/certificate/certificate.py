@@ -152,6 +152,9 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "seen": lambda split: (
         f"the best epoch was chosen on {split}, so both sides look too good; differences are fair"
     ),
+    "drawn": lambda rows, available: (
+        f"verified on {rows:,} of {available:,} examples, drawn at random (--max_verify_samples)"
+    ),
     "kept": lambda modules: (
         f"{counted(len(modules), 'module')} of the artifact in float32: {', '.join(modules)}"
     ),
@@ -360,6 +363,7 @@ class Certificate:
     probes: ProbeDifferences | None = None  # Differences on made-up rows; None if there are none.
     # What plain clients answered about rows of the run; None for other rows.
     served: ServedPart | None = None
+    max_samples: int | None = None  # Verified examples, if they were drawn at random.
     schema: int = SCHEMA  # Version of this layout.
 
     @property

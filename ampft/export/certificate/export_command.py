@@ -63,6 +63,12 @@ class VerificationFlags(MovedDataFlags):
         group=VERIFICATION,
         metavar="NAME",
     )
+    max_verify_samples: int | None = flag(
+        None,
+        "examples that are drawn at random to verify on, the same each time; if none, all",
+        group=VERIFICATION,
+        at_least=2,
+    )
     no_measure: bool = flag(False, "skip the measurement of times and memory", group=VERIFICATION)
 
 
@@ -138,7 +144,7 @@ def export(line: CommandLine[ExportFlags]) -> None:
     rows = check_verification(load_run_classifier(run), verification)
     with staged_folder(request.output_dir) as folder:  # nothing is visible without its certificate
         _export(request, folder)
-        print_line(labelled("verify", f"{len(rows):,} examples of {rows.name}"))
+        print_line(labelled("verify", rows.title))
         certificate = certify(folder, run, verification, rows)
         failures = {each.kind for each in certificate.failures}
         if flags.keep_float == AUTO and certificate.verdict != PASSED and failures <= OF_PRECISION:
@@ -235,7 +241,8 @@ def print_artifact_audit(line: CommandLine[ArtifactAuditFlags]) -> None:
         compared = stored.comparison
         margin = 100 * compared.margin if flags.margin is None else flags.margin
         metric, rows = flags.metric or compared.metric, flags.verify or stored.verify
-        flags = replace(flags, metric=metric, verify=rows)
+        most = flags.max_verify_samples or stored.max_samples
+        flags = replace(flags, metric=metric, verify=rows, max_verify_samples=most)
     found = certify(folder, Path(flags.run), _verify_request(flags, margin))
     print_line(certificate_text(found))
     problems: tuple[str, ...] = ()
@@ -262,6 +269,7 @@ def _verify_request(flags: VerificationFlags, margin: float) -> VerifyRequest:
         margin=margin / 100,
         data_flags=[f"--{name}={path}" for name, path in moved.items() if path is not None],
         measure=not flags.no_measure,
+        max_samples=flags.max_verify_samples,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ class VerifyRequest:
     # Flags of a training that replace recorded settings, such as paths of files.
     data_flags: Sequence[str] = ()
     measure: bool = True  # Whether times and memory are measured.
+    max_samples: int | None = None  # Rows that are drawn at random to verify on; None for all.
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,14 @@ class VerifiedRows:
     sha256: str  # Hash of their contents.
     was_chosen_on: bool = False  # Whether the run chose its best epoch on these rows.
     data: ClassificationData | None = None  # The data of the run, if they are one of its splits.
+    available: int | None = None  # Number of rows that these were drawn from; None if all are here.
+
+    @property
+    def title(self) -> str:
+        """What is verified, such as "100 of 1,821 examples of test, drawn at random"."""
+        if self.available is None:
+            return f"{len(self):,} examples of {self.name}"
+        return f"{len(self):,} of {self.available:,} examples of {self.name}, drawn at random"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -102,9 +112,9 @@ def check_verification(saved: SavedClassifier, request: VerifyRequest) -> Verifi
                 f"{', '.join(name for name, count in examples.items() if count)}. Pass a file with "
                 "labels."
             )
-        rows = split_rows(saved, verify, request.data_flags)
+        rows = split_rows(saved, verify, request.data_flags, request.max_samples)
     else:
-        rows = _file_rows(saved, Path(verify))
+        rows = _file_rows(saved, Path(verify), request.max_samples)
     if len(rows if rows.groups is None else rows.groups) < 2:
         raise InputError(
             f"{FLAG} {verify}: a verification needs at least 2 independent rows. Pass a file with "
@@ -113,8 +123,27 @@ def check_verification(saved: SavedClassifier, request: VerifyRequest) -> Verifi
     return rows
 
 
-def split_rows(saved: SavedClassifier, split: str, flags: Sequence[str]) -> VerifiedRows:
+def drawn_rows(count: int, most: int | None) -> npt.NDArray[np.int64] | None:
+    """Return which of `count` rows are verified, ascending and the same each time; None for all."""
+    if most is None or most >= count:
+        return None
+    return np.sort(np.random.default_rng(0).choice(count, most, replace=False)).astype(np.int64)
+
+
+def _hash_of_drawn(sha256: str, drawn: npt.NDArray[np.int64] | None) -> str:
+    """Return the hash of the rows that were drawn from rows with a hash."""
+    if drawn is None:
+        return sha256
+    return hashlib.sha256(sha256.encode() + drawn.astype("<i8").tobytes()).hexdigest()
+
+
+def split_rows(
+    saved: SavedClassifier, split: str, flags: Sequence[str], most: int | None = None
+) -> VerifiedRows:
     """Return the rows of a split of a run.
+
+    Args:
+        most: Number of rows that are drawn at random; None for all.
 
     Raises:
         InputError: Its data are missing or have changed.
@@ -134,7 +163,10 @@ def split_rows(saved: SavedClassifier, split: str, flags: Sequence[str]) -> Veri
             f"{str(found)[:12]} instead of {str(recorded)[:12]}). Restore them, or pass a file "
             "with labels."
         )
-    part = data.splits[split].select_columns(list(data.input_columns))
+    total = len(data.splits[split])
+    drawn = drawn_rows(total, most)
+    verified = data if drawn is None else data.with_rows(split, drawn)
+    part = verified.splits[split].select_columns(list(data.input_columns))
     columns = [part[name][:] for name in data.input_columns]
     is_tuple = row.kind.has_texts or row.kind.has_files
     cells = list(zip(*columns, strict=True)) if is_tuple else list(columns[0])
@@ -142,16 +174,17 @@ def split_rows(saved: SavedClassifier, split: str, flags: Sequence[str]) -> Veri
     return VerifiedRows(
         name=split,
         rows=row.kind.rows_in_memory(cells, saved.training),
-        targets=data.labels(split),
-        groups=dependent_groups(data, split),
-        sha256=str(found),
+        targets=verified.labels(split),
+        groups=dependent_groups(verified, split),
+        sha256=_hash_of_drawn(str(found), drawn),
         was_chosen_on=best,
         data=data,
+        available=None if drawn is None else total,
     )
 
 
-def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
-    """Return the rows of a file that have labels of the run."""
+def _file_rows(saved: SavedClassifier, path: Path, most: int | None) -> VerifiedRows:
+    """Return the rows of a file that have labels of the run, or `most` of them."""
     if not path.is_file():
         raise InputError(
             f"{FLAG} {path}: this is neither {' nor '.join(SPLITS)} nor a file. Choose one of them."
@@ -175,6 +208,10 @@ def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
             f"{FLAG} {path}: it has labels that the model does not know: {quoted_list(unknown)}. "
             f"The model knows {quoted_list(record.label_names)}."
         )
+    total = len(rows)
+    drawn = drawn_rows(total, most)
+    if drawn is not None:
+        rows, labels, values = ([each[i] for i in drawn] for each in (rows, labels, values))
     codes = [tuple(index[name] for name in row) for row in labels]
     inputs = (tuple(normalized_value(getattr(cell, "text", cell)) for cell in row) for row in rows)
     groups = group_equal_keys(inputs, values, column=named)
@@ -183,7 +220,8 @@ def _file_rows(saved: SavedClassifier, path: Path) -> VerifiedRows:
         rows=rows,
         targets=found.labels.targets(codes, len(index)),
         groups=groups if len(groups) < len(rows) else None,
-        sha256=describe_file(path).sha256,
+        sha256=_hash_of_drawn(describe_file(path).sha256, drawn),
+        available=None if drawn is None else total,
     )
 
 

@@ -143,6 +143,8 @@ class _Verification:
             inputs=CaseInputs(lambda some: {row: rows.text(row) for row in some}, has_words=False),
         )
         notes = [finding("seen", split=rows.name)] if rows.was_chosen_on else []
+        if rows.available is not None:
+            notes.append(finding("drawn", rows=len(rows), available=rows.available))
         if manifest.keep_float:
             notes.append(finding("kept", modules=list(manifest.keep_float)))
         draft = Certificate(
@@ -173,6 +175,7 @@ class _Verification:
             run_sha256=manifest.run_sha256,
             rows_sha256=rows.sha256,
             verify=request.verify or rows.name,
+            max_samples=None if rows.available is None else len(rows),
         )
         return with_verdict(draft)
 

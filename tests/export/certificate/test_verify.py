@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,12 @@ from ampft.cli import main
 from ampft.errors import InputError
 from ampft.export import ExportRequest, export_run, open_artifact
 from ampft.export.artifact import CERTIFICATE_NAME
-from ampft.export.certificate.certificate_page import read_certificate, write_certificate
+from ampft.export.certificate.certificate_page import (
+    certificate_text,
+    differences,
+    read_certificate,
+    write_certificate,
+)
 from ampft.export.certificate.verified_rows import VerifyRequest, check_verification
 from ampft.export.certificate.verify import certify
 from ampft.files import describe_file
@@ -192,6 +198,28 @@ def test_a_file_with_labels_can_be_verified(faithful, faithful_artifact, certifi
     unknown.write_text(json.dumps({"text": "w1", "label": "dog"}))
     with pytest.raises(InputError, match=r"labels that the model does not know: 'dog'"):
         certify(faithful_artifact, certified_run, VerifyRequest(verify=str(unknown)))
+
+
+@pytest.mark.parametrize("verify", ["test", "FILE"])
+def test_drawn_examples_are_verified(verify, faithful, faithful_artifact, certified_run):
+    path = certified_run.parent / "test.jsonl"
+    every = VerifyRequest(verify=str(path) if verify == "FILE" else verify, measure=False)
+    saved = load_run_classifier(certified_run)
+    rows = check_verification(saved, every)
+    drawn = check_verification(saved, replace(every, max_samples=30))
+    assert (len(drawn), drawn.available) == (30, len(rows))
+    pairs = [*zip(map(drawn.text, range(30)), drawn.targets.tolist(), strict=True)]
+    known = Counter(zip(map(rows.text, range(len(rows))), rows.targets.tolist(), strict=True))
+    assert not Counter(pairs) - known
+    assert len({rows.sha256, drawn.sha256}) == 2
+    made = certify(faithful_artifact, certified_run, replace(every, max_samples=30))
+    assert (made.comparison.examples, made.max_samples) == (30, 30)
+    assert made.rows_sha256 == drawn.sha256
+    assert f"30 of {len(rows):,} examples" in certificate_text(made)
+    again = certify(faithful_artifact, certified_run, replace(every, max_samples=30))
+    assert not list(differences(made, again))
+    assert "the certificate was made on other examples." in differences(faithful, again)
+    assert check_verification(saved, replace(every, max_samples=len(rows))).sha256 == rows.sha256
 
 
 def test_a_verified_file_has_the_groups_of_the_run(certified_run, tmp_path):
