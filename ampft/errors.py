@@ -122,11 +122,17 @@ def refuse_environment(problem: str) -> NoReturn:
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for the allowed name closest to `name`, or an empty string."""
+    near = closest_name(name, allowed)
+    return "" if near is None else f" Did you mean {near!r}?"
+
+
+def closest_name(name: str, allowed: Iterable[str]) -> str | None:
+    """Return the allowed name that is closest to `name`; None if none is close."""
     short = [other for other in allowed if len(other) <= MAX_QUOTED]
     matches = get_close_matches(name, short, n=1) if len(name) <= MAX_QUOTED else []
     if not matches:  # `f1` for `macro_f1`
         matches = [other for other in short if name and name in other.split("_")]
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+    return matches[0] if matches else None
 
 
 def listed(names: Sequence[str], *, limit: int = MAX_LISTED, separator: str = ", ") -> str:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -456,3 +457,36 @@ def test_a_curve_refuses_its_folder_before_its_trial(tmp_path, capsys):
         found = capsys.readouterr()
         assert f"--output_dir {tmp_path / name}: the folder" in found.err
         assert "trial" not in found.out
+
+
+ROWS = "".join(f"row {i},{'ab'[i % 2]}\n" for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train --train_file missing.csv", "missing.csv does not exist.\n"),
+        ("train --train_file tain.csv", "does not exist. Did you mean 'train.csv'?"),
+        ("train --train_file rows.docx", "It is a document. Write a row per example"),
+        ("train --train_file train.csv --text_column_names text x", "by commas, without blanks"),
+        ("train --train_file train.csv --metric_for_best_model f1_score", "Did you mean 'f1'?"),
+        ("train --train_file ids.csv", "has another label, so no class can be learned"),
+        ("train --train_file train.csv --class_weights '{}'", "order of the labels: 'a', 'b'."),
+        ("predict --model compared train.csv", "such as compared/runs/fp32-seed42."),
+        ("predict --model compared --input train.csv", "Give the file without a flag."),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("fresh_accelerate")
+def test_a_message_names_what_is_meant(words, said, tiny_bert, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.csv").write_text(f"text,label\n{ROWS}")
+    Path("ids.csv").write_text("text,label\n" + "".join(f"row {i},x{i}\n" for i in range(40)))
+    Path("rows.docx").write_bytes(b"PK\3\4")
+    Path("compared/runs/fp32-seed42").mkdir(parents=True)
+    Path("compared/runs/fp32-seed42/run.json").write_text("{}")
+    argv = shlex.split(words)
+    if argv[0] == "train":
+        argv += ["--model_name_or_path", str(tiny_bert), "--use_cpu", "--output_dir", "o"]
+    assert cli.main(argv) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("o").exists()

@@ -372,6 +372,8 @@ def _store_positional(
             " To pass several files, separate them by commas, or quote a pattern: --train_file"
             " 'part-*.csv'."
         )
+    elif "train_file" in known:
+        hint = " Separate several values of a flag by commas, without blanks: a,b."
     else:
         hint = ""
     takes = [metavar_of(f) for f in known.values() if f.metadata["positional"]]

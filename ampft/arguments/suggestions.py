@@ -14,6 +14,7 @@ from ampft.precision.modes import OTHER_NAMES
 # Hints for values of the wrong type, by the name of the flag.
 INVALID_VALUES = {"num_train_epochs": " For part of an epoch, set --max_train_steps instead."}
 WORD, WHOLE = 0.87, 0.84  # how alike words and whole names are that differ by a typo
+_NAMES_OF_FILES = ("input", "input_file", "inputs", "file", "data", "data_file", "test_file")
 _NAMED = re.compile(r"--(\w+)")
 BOOLEAN_WORDS = ("true", "false", "yes", "no", "1", "0")
 
@@ -26,6 +27,8 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
         dashes: Prefix of a similar name in the advice.
     """
     of_training = "train_file" in known
+    if name in _NAMES_OF_FILES and "model" in known and not of_training:
+        return " Give the file without a flag."
     others = NAMES_OF_OTHERS.get() or OtherNames()
     name = _without_typo(name, known, others.advice)
     if name in others.advice:

@@ -56,6 +56,10 @@ ADVICE = {
     **dict.fromkeys(
         (".pkl", ".pickle"), "A pickle can run code when it is read. Write its rows as Parquet."
     ),
+    **dict.fromkeys(
+        (".docx", ".doc", ".odt", ".rtf", ".pdf", ".pptx", ".ppt", ".epub"),
+        f"It is a document. {_ROWS}",
+    ),
     ".ann": BRAT,
     ".spacy": f"It holds documents of spaCy, which its DocBin reads. {_SPANS}",
     **dict.fromkeys((".xlsb", ".xls", ".ods"), f"It {_A_WORKBOOK}"),

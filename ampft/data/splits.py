@@ -302,6 +302,12 @@ def missing_splits(
                 strata[rest], groups[rest], counts[split], seed=request.data_seed
             )
             rest, new[split] = rest[first], rest[second]
+            if not len(second) and len(np.unique(strata)) == len(strata) > 1:
+                raise InputError(
+                    f"--label_column_name: each of the {len(strata)} training rows has another "
+                    "label, so no class can be learned. Pass the column of the classes, or add "
+                    "rows of each class."
+                )
             if not len(second):
                 rows, different = len(groups), len(np.unique(groups))
                 what = "different " if different != rows else ""

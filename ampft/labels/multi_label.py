@@ -489,7 +489,7 @@ class MultiLabel:
         """
         counts = targets.sum(axis=0)
         if settings.class_weights != "balanced":
-            weights = parse_class_weights(settings.class_weights, counts)
+            weights = parse_class_weights(settings.class_weights, counts, label_names)
         elif ((counts == 0) | (counts == len(targets))).any():
             raise InputError(
                 "--class_weights balanced: a label is on no training example or on all, so its "

@@ -59,7 +59,8 @@ class PixelLabels:
         Raises:
             InputError: `--class_weights` does not fit the classes.
         """
-        weights = parse_class_weights(settings.class_weights, targets.counts.sum(axis=0))
+        counts = targets.counts.sum(axis=0)
+        weights = parse_class_weights(settings.class_weights, counts, label_names)
         smoothing, gamma = settings.label_smoothing_factor, settings.focal_gamma
         return cls(SingleLabel(label_names, weights, smoothing, gamma))
 

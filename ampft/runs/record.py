@@ -265,6 +265,12 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
         values.pop("sha256", None)
         return from_json(RunRecord, values, RECORD_NAME)
     except FileNotFoundError:
+        run = next(iter(sorted(folder.glob(f"runs/*/{RECORD_NAME}"))), None)
+        if run is not None:
+            raise InputError(
+                f"{folder}: this is the folder of a comparison. Give one of its runs, such as "
+                f"{run.parent}."
+            ) from None
         raise InputError(
             f"{folder}: this is not the folder of a run, because it has no {RECORD_NAME}. Give the "
             "--output_dir of a run."

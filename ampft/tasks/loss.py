@@ -7,7 +7,7 @@ by the weight of the whole effective batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted_list
 from ampft.precision.transfer import to_device
 
 FloatArray = npt.NDArray[np.float64]
@@ -190,13 +190,14 @@ def summed_squared_error(
 
 
 def parse_class_weights(
-    requested: str | None, counts: npt.NDArray[np.integer]
+    requested: str | None, counts: npt.NDArray[np.integer], label_names: Sequence[str]
 ) -> npt.NDArray[np.float32] | None:
     """Return the (K,) float32 class weights that `--class_weights` requests.
 
     Args:
         requested: None, "balanced", or K positive numbers separated by commas.
         counts: (K,) training examples per class.
+        label_names: Names of the K classes, for the message.
 
     Raises:
         InputError: The number of weights is not K, or a weight is not positive.
@@ -212,7 +213,8 @@ def parse_class_weights(
     if len(weights) != len(counts) or not all(0 < weight < np.inf for weight in weights):
         raise InputError(
             f"--class_weights: received {requested!r}; use 'balanced' or {len(counts)} "
-            "positive numbers separated by commas, in the order of the labels."
+            "positive numbers separated by commas, in the order of the labels: "
+            f"{quoted_list(label_names)}."
         )
     return np.array(weights, dtype=np.float32)
 

@@ -541,7 +541,7 @@ class SingleLabel:
             InputError: `--class_weights` does not fit the classes.
         """
         counts = np.bincount(targets, minlength=len(label_names))
-        weights = parse_class_weights(settings.class_weights, counts)
+        weights = parse_class_weights(settings.class_weights, counts, label_names)
         smoothing, gamma = settings.label_smoothing_factor, settings.focal_gamma
         return cls(label_names, weights, smoothing, gamma, keeps_logits=settings.calibrate)
 

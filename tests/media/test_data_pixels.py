@@ -435,3 +435,11 @@ def test_the_classes_of_roboflow(tmp_path):
     names.write_text("Pixel Value, Class\n0, background\n2, cat\n")
     with pytest.raises(InputError, match=r"line 3: received '2, cat'.* so 1 is the next"):
         load(tmp_path, class_names_file=names)
+
+
+def test_a_parquet_file_that_cannot_be_read_says_the_cause(tmp_path):
+    path = tmp_path / "masks.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    arguments = ClassifyArguments(train_file=str(path), task="pixels")
+    with pytest.raises(InputError, match=r"cannot read the Parquet files \(.*Parquet magic bytes"):
+        load_data(arguments)

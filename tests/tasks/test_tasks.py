@@ -127,14 +127,14 @@ def test_balanced_weights_are_those_of_scikit_learn():
 
     labels = np.array([0] * 6 + [1] * 3 + [2])
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
-    weights = parse_class_weights("balanced", np.bincount(labels))
+    weights = parse_class_weights("balanced", np.bincount(labels), "abc")
     assert weights.dtype == np.float32
     assert weights == pytest.approx(expected)
     assert SingleLabel(("a", "b", "c"), weights).weights(labels).mean() == pytest.approx(1)
 
 
 def test_weights_by_number():
-    weights = parse_class_weights("1, 2.5,0.5", np.array([1, 1, 1]))
+    weights = parse_class_weights("1, 2.5,0.5", np.array([1, 1, 1]), "abc")
     assert weights.tolist() == [1, 2.5, 0.5]
     assert SingleLabel(("a", "b", "c"), weights).weights(np.array([1, 2, 1])).tolist() == [
         2.5,
@@ -144,7 +144,7 @@ def test_weights_by_number():
 
 
 def test_no_weights():
-    assert parse_class_weights(None, np.array([1, 1])) is None
+    assert parse_class_weights(None, np.array([1, 1]), "ab") is None
     assert SingleLabel(("a", "b")).weights(np.array([1, 0])).tolist() == [1, 1]
 
 
@@ -153,13 +153,13 @@ def test_no_weights():
 )
 def test_weights_that_are_refused(weights):
     with pytest.raises(InputError, match=r"--class_weights: received .*'balanced' or 3 positive"):
-        parse_class_weights(weights, np.array([1, 1, 1]))
+        parse_class_weights(weights, np.array([1, 1, 1]), "abc")
 
 
 def test_a_class_without_training_examples_does_not_change_the_other_weights():
-    with_absent = parse_class_weights("balanced", np.array([6, 0, 2]))
+    with_absent = parse_class_weights("balanced", np.array([6, 0, 2]), "abc")
     assert with_absent.tolist() == pytest.approx([8 / 12, 1, 8 / 4])
-    without = parse_class_weights("balanced", np.array([6, 2]))
+    without = parse_class_weights("balanced", np.array([6, 2]), "ab")
     assert with_absent[[0, 2]].tolist() == without.tolist()
 
 

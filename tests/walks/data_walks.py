@@ -345,6 +345,12 @@ WALKS: dict[str, Walk] = {
          Remedy("pass --encoding utf-16", add="--encoding utf-16",
                 without="--encoding latin-1")),
     ),
+    "a label of its own for each row": Walk(
+        {"t.csv": "text,label\n" + "".join(f"row {i},x{i}\n" for i in range(30))},
+        f"{FILE} --test_fraction 0.1",
+        (Remedy("add rows of each class", files={
+            "t.csv": "text,label\n" + "".join(f"row {i},x{i % 2}\n" for i in range(30))}),),
+    ),
     "a NUL": Walk(
         {"t.csv": b"text,label\nx\0,a\ny,b\n"}, FILE,
         (Remedy("remove it", files={"t.csv": AB}),),

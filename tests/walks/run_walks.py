@@ -35,6 +35,10 @@ OF_PREDICTIONS = {
         instead("--model run", "--model inspected", "Give the --output_dir of a run"),
         files={"run/run.json": None},
     ),
+    "a folder of a comparison": changed(
+        "predict --model planned u.csv",
+        instead("--model planned", "--model planned/runs/fp32-seed42", "Give one of its runs"),
+    ),
     "a record that is damaged": changed(
         "report run",
         Remedy(

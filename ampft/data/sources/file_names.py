@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import InputError, closest_name
 
 SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
 PATTERN = re.compile(r"[*?[]")
@@ -67,8 +67,12 @@ def check_file(path: Path, *, flag: str) -> None:
             f"{flag}: {path} is a folder. Pass it with --dataset_name, or its files with a pattern,"
             f" such as {flag} '{path}/*.csv'."
         )
-    nearby = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    raise InputError(f"{flag}: the file {path} does not exist.{did_you_mean(path.name, nearby)}")
+    nearby = path.parent.iterdir() if path.parent.is_dir() else ()
+    # By their stems: all names that end in .csv are alike.
+    stems = {p.stem: p.name for p in sorted(nearby) if is_visible(p)}
+    meant = closest_name(path.stem, stems)
+    hint = "" if meant is None else f" Did you mean {stems[meant]!r}?"
+    raise InputError(f"{flag}: the file {path} does not exist.{hint}")
 
 
 def data_stem(names: str) -> str:

@@ -235,6 +235,19 @@ def test_a_verified_file_has_the_groups_of_the_run(certified_run, tmp_path):
     assert groups.ids.tolist() == [0, 0, 0, 1, 2]
 
 
+def test_rows_without_a_label_are_left_out_and_counted(certified_run, tmp_path, capsys):
+    labels = [LABELS[0], None, LABELS[1], "", LABELS[2]]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(
+        json.dumps({"text": f"w{i}", "label": label}) + "\n" for i, label in enumerate(labels)
+    ))  # fmt: skip
+    saved = load_run_classifier(certified_run)
+    rows = check_verification(saved, VerifyRequest(verify=str(path)))
+    assert [rows.text(i) for i in range(len(rows))] == ["w0", "w2", "w4"]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "rows.jsonl: 2 rows without a label left out." in said
+
+
 # Fault of a decision or a setting -> what names it.
 SETTINGS = {
     "sigmoid for softmax": "contract",
