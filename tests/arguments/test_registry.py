@@ -128,6 +128,23 @@ def test_data_of_several_files_are_read_together(name, flag):
     assert getattr(parsed, flag) == "a.csv,b.csv"
 
 
+# As the documentation lists them.
+CHOICES = {
+    ("export", "format"): "onnx openvino torch", ("export", "precision"): "fp32 fp16 bf16 int8",
+    ("export", "int8"): "blocks dynamic static", ("train", "long_text"): "truncate windows",
+    ("train", "on_nonfinite"): "stop skip", ("train", "optim"): "adamw_torch adafactor muon",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "flag"), CHOICES)
+def test_another_value_than_the_documented_ones_is_refused(name, flag):
+    rest = [*required(name, without=flag), *needed(name, flag)]
+    for value in CHOICES[name, flag].split():
+        assert getattr(parse(name, *rest, f"--{flag}", value), flag) == value
+    with pytest.raises(InputError, match=rf"--{flag}.*nonsense"):
+        parse(name, *rest, f"--{flag}", "nonsense")
+
+
 @pytest.mark.parametrize(("name", "flag"), FLAGS)
 def test_a_value_may_follow_an_equals_sign_and_must_not_be_blank(name, flag):
     known, hints = fields_and_hints(COMMANDS[name].flags)

@@ -52,6 +52,9 @@ def test_several_columns_of_labels_are_refused_with_a_way(tmp_path, task):
         load(tmp_path, content, task=task, label_column_name="mood,topic")
     with pytest.raises(InputError, match="if each holds its own, pass --task columns"):
         load(tmp_path, content, task="multi-label", label_column_name="mood,topic")
+    alone = csv_of([("ab"[i % 2], "xy"[i % 2]) for i in range(40)], "mood,topic")
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, alone, task=task, label_column_name="mood,topic")
 
 
 def test_columns_have_names_without_a_sign_of_equality(tmp_path):

@@ -168,3 +168,16 @@ def test_the_interval_of_the_calibration_error_begins_at_zero_for_calibrated_pro
         assert low < statistic.observed() < high
         contained += low == 0
     assert contained >= 36, "by the basic bootstrap, about 26"
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+@pytest.mark.parametrize("sign", [-1, 1, None])
+def test_no_case_is_outside_of_the_bounds_of_a_case(columns, sign):
+    random = np.random.default_rng(columns)
+    for _ in range(50):
+        vectors = random.normal(size=(6, columns))
+        vectors = vectors if sign is None else sign * np.abs(vectors)
+        least, most = Statistic(vectors, lambda sums: sums[..., 0]).bounds(vectors)
+        assert (least <= np.minimum(vectors, 0.0)).all() or columns == 2
+        assert (least <= vectors).all()
+        assert (vectors <= most).all()

@@ -44,6 +44,8 @@ def check(
     of_batches = {"sizes": BATCHES, "rows": len(rows), "changed": 0, "model_changed": 0}
     if len(rows) <= BATCHES[1]:
         found += compare("certificate: batches", {k: batches[k] for k in of_batches}, of_batches)
+    if case.task != "tokens":
+        found += compare("certificate: has answers", page["answers"] is not None, True)
     if (answers := page["answers"]) is not None:
         same = {"labels": 0, "answered": 0, "decided": 0}
         if case.task != "regression":

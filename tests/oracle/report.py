@@ -249,7 +249,13 @@ def check_regression(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreem
             warnings.simplefilter("ignore")
             numbers["pearson"] = stats.pearsonr(truth, predicted)[0]
             numbers["spearman"] = stats.spearmanr(truth, predicted)[0]
-    return check_some(run, {k: v for k, v in numbers.items() if v == v})
+    mean = float(np.average(truth, weights=weights))
+    described = {"name": "label", "examples": len(rows), "label_mean": mean}
+    found = compare("report.json", {k: run.report.get(k) for k in described}, described, 1e-6)
+    text = (run.folder / "report.txt").read_text(encoding="utf-8")
+    for name in ("mse", "rmse", "mae"):
+        found += compare(f"report.txt: {name}", f"{run.report[name]:.4f}" in text, True)
+    return found + check_some(run, {k: v for k, v in numbers.items() if v == v})
 
 
 def check_tokens(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]:

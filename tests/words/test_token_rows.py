@@ -407,6 +407,21 @@ def test_ontonotes_has_its_words_and_entities(tmp_path, name):
     assert any("words are in column 4 of 11, tags in column 11" in note for note in data.notes)
 
 
+@pytest.mark.parametrize("sign", ["*", "(", "(*", "x*)"])
+@pytest.mark.parametrize("other", ["N", "*", "(", ")"])
+def test_signs_among_parts_of_speech_are_no_brackets(tmp_path, sign, other):
+    data = conll(tmp_path, f"Ann\tN\nsaw\tV\nit\t{sign}\n\nHi\t{other}\n")
+    tags = [tag for sentence in words_and_tags(data) for _, tag in sentence]
+    assert tags == ["N", "V", sign, other]
+
+
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_tags_that_are_numbers_are_their_own_names(tmp_path, first):
+    lines = [{"tokens": ["a", "b"], "ner_tags": [first, first + 1]}] * 2
+    data = load_data(request(tmp_path / "train.jsonl", "\n".join(map(json.dumps, lines))))
+    assert words_and_tags(data) == [[("a", str(first)), ("b", str(first + 1))]] * 2
+
+
 @pytest.mark.parametrize("one_word", ["(GPE)", "(GPE*)", "(GPE*GPE)"])
 def test_tags_in_brackets_become_bio(tmp_path, one_word):
     data = conll(tmp_path, f"Ann (PERSON*\nLee *)\nsaw *\nBern {one_word}\n\nHi *\n")
