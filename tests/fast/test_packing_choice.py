@@ -132,3 +132,12 @@ def test_a_model_without_a_mask_gets_none(tiny_bert):
     assert tokenizer.model_input_names == ["input_ids"]
     set_padding_side(tokenizer, BertConfig())
     assert tokenizer.model_input_names == ["input_ids", "attention_mask"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_shortest_and_the_longest_example_are_among_those_of_varied_length(seed):
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 99, size=random.integers(1, 30))
+    found = lengths[ids_of_varied_length(lengths)]
+    assert (found.min(), found.max()) == (lengths.min(), lengths.max())
+    assert len(found) == min(4, len(lengths))

@@ -427,16 +427,16 @@ def stopped(
         if done.code != 2 or not is_named:
             said = f"exit code {done.code}: {done.err[-600:]}"
             return [Disagreement(f"resumed with another --{name}", said, "a refusal")]
-    first = json.loads((output / "run.json").read_text())
+    first = product.LoopFolder(output)
+    taken = first.history[-1]["step"]
     resumed = [*product.flags({**settings, **free}), "--resume_from_checkpoint", "latest"]
     done = product.train([*base, *resumed], output, count)
     if done.code:
         return [Disagreement("resumed", f"exit code {done.code}: {done.err[-600:]}", 0)]
     other = product.RunFolder(output)
-    found = compare("resumed: started", other.record["started"], first["started"])
+    found = compare("resumed: started", other.record["started"], first.record["started"])
     parts = [{key: part[key] for key in ("step", "settings")} for part in other.record["resumes"]]
-    (step,) = [part["step"] for part in parts] or [None]
-    found += compare("resumed: step", step, case.stop_after)
+    found += compare("resumed: steps", [part["step"] for part in parts], [taken])
     changed = sorted(key for part in parts for key in part["settings"])
     found += compare("resumed: settings", set(changed) <= {f"--{name}" for name in FREE}, True)
     return found + same_run("resumed", run, other)
