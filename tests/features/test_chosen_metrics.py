@@ -119,3 +119,10 @@ def test_what_cannot_be_computed_is_refused_before_training(
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "r").exists()
+
+
+def test_a_changed_file_is_loaded_again_in_the_same_process(tmp_path):
+    outcome = single(2)
+    assert compute(module(tmp_path, "own", HITS), outcome)["own/rows"] == 40
+    changed = module(tmp_path, "own", HITS.replace("len(pairs)", "-1"))
+    assert compute(changed, outcome)["own/rows"] == -1
