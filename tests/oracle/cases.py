@@ -99,7 +99,8 @@ class Disagreement:
 
 def compare(what: str, product: Any, oracle: Any, tolerance: float = 0.0) -> list[Disagreement]:
     """Return nothing if two values are equal: numbers within a tolerance, relative above 1."""
-    if product is None or oracle is None or isinstance(oracle, str | bool):
+    is_number = not isinstance(oracle, str | bool) and not isinstance(product, str)
+    if product is None or oracle is None or not is_number:
         return [] if product == oracle else [Disagreement(what, product, oracle)]
     if isinstance(oracle, Mapping):
         if not isinstance(product, Mapping) or set(product) != set(oracle):

@@ -352,6 +352,8 @@ def other_micro_batches(
     for name, tolerance in (("loss", near), ("grad_norm", 2 * near), ("learning_rate", 1e-9),
                             ("examples", 0)):  # fmt: skip
         count = min(len(history), len(run.history))  # fewer if it stopped early
+        rows = zip(history, run.history, strict=False)
+        count = next((i for i, pair in enumerate(rows) if any(r["skipped"] for r in pair)), count)
         columns = [[row[name] for row in each[:count]] for each in (history, run.history)]
         found += compare(f"other pieces: {name}", *columns, tolerance)[:1]
     return found

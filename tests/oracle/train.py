@@ -570,6 +570,11 @@ def check_order(case: Case, run: RunFolder, count: int) -> list[Disagreement]:
     return compare("run.json: example_ids_sha256", run.record["example_ids_sha256"], digest.hex())
 
 
+def _steps_before_overflow(run: RunFolder) -> int:
+    """Return the steps before one that overflows in fp16: what follows has other weights."""
+    return next((row["step"] - 1 for row in run.history if row["skipped"]), len(run.history))
+
+
 def check(case: Case, drawn: Drawn, run: RunFolder, oracle: Trained) -> list[Disagreement]:
     """Hold the history and the saved weights of a run in float32 against the oracle."""
     is_muon, digits = setting(case, "optim") == "muon", ROUGH[case.precision]
@@ -584,13 +589,14 @@ def check(case: Case, drawn: Drawn, run: RunFolder, oracle: Trained) -> list[Dis
             found += compare(f"history: {name} per second", row[f"{name}_per_second"], rate, 1e-9)
     if found:
         return found
+    until = _steps_before_overflow(run)
     for name, values, precise in (
         ("learning_rate", oracle.rates, 1e-9),
         ("loss", oracle.losses, tolerance),
         ("grad_norm", oracle.norms, 2 * tolerance),
     ):
-        got = [row[name] for row in run.history]
-        found += compare(f"history: {name}", got, values[:done], precise)[:1]
+        got = [row[name] for row in run.history[:until]]
+        found += compare(f"history: {name}", got, values[:until], precise)[:1]
     if digits:  # how rounding moves the weights is not for float64 to say
         return found
     chosen = (run.record.get("best") or {}).get("step") or done
@@ -618,10 +624,10 @@ def check_adapters(
     """Hold the history of a run with adapters, which change nothing at first, against formulas."""
     done, count = len(run.history), len(kept_rows(case, drawn, "train"))
     steps = len(batches_of(case, count))
-    rates = [rate_of(case) * rate_factor(case, i, steps) for i in range(done)]
-    found = compare(
-        "history: learning_rate", [r["learning_rate"] for r in run.history], rates, 1e-9
-    )
+    until = _steps_before_overflow(run)
+    rates = [rate_of(case) * rate_factor(case, i, steps) for i in range(until)]
+    got = [row["learning_rate"] for row in run.history[:until]]
+    found = compare("history: learning_rate", got, rates, 1e-9)
     if "early_stopping_patience" not in case.settings:
         found += compare("number of steps", done, steps)
     first = train(case, drawn, names, steps=1).losses[0]
@@ -629,8 +635,8 @@ def check_adapters(
     found += compare("history: first loss", run.history[0]["loss"], first, tolerance)
     scale = case.settings.get("lora_alpha", 4) / case.settings["lora_r"]
     config = json.loads(next(run.folder.rglob("adapter_config.json")).read_text())
-    got = config["lora_alpha"] / config["r"]
-    return found + compare("adapter_config.json: factor", got, scale)
+    factor = config["lora_alpha"] / config["r"]
+    return found + compare("adapter_config.json: factor", factor, scale)
 
 
 def parameters_of(model: Any) -> Tensors:

@@ -23,7 +23,7 @@ def check(
 ) -> list[Disagreement]:
     """Hold the validations of a run of one class per row against the oracle's weights."""
     found = _check_steps(case, run)
-    if not run.record["validations"]:
+    if not run.record["validations"] or run.record["steps"]["skipped"]:
         return found
     found += _check_stop(case, run)
     fitted = {"calibrate", "tune_thresholds", "abstain"} & set(case.settings)
