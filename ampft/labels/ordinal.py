@@ -39,7 +39,6 @@ MAE = replace(
     costliest=costliest_of_worst,
 )
 METRICS = {metric.name: metric for metric in (QUADRATIC_KAPPA, MAE)} | OF_CLASSES
-# Settings of a loss that ignores the order.
 
 
 @dataclass(frozen=True)
