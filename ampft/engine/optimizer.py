@@ -150,7 +150,7 @@ ADAMW = UpdateRule(
     "betas", lambda shape: dict.fromkeys(("exp_avg", "exp_avg_sq"), shape), True, _adamw_update
 )
 ADAFACTOR = UpdateRule("beta2_decay", _adafactor_shapes, True, _adafactor_update)
-MUON = UpdateRule("momentum", lambda shape: {"momentum_buffer": shape}, False, _muon_update)
+MUON = UpdateRule("ns_steps", lambda shape: {"momentum_buffer": shape}, False, _muon_update)
 # Its groups have the setting of AdamW too.
 ADAMW_8BIT = UpdateRule("t_alpha", lambda shape: {}, False, _adamw_8bit_update)
 UPDATE_RULES = (ADAMW_8BIT, ADAMW, ADAFACTOR, MUON)

@@ -71,6 +71,7 @@ def in_plain_torch(name, model):
         return [AdamW8bit(groups, lr=RATE)]
     if name == "adafactor":
         return [torch.optim.Adafactor(groups, lr=RATE)]
+    assert name in ("adamw_torch", "muon"), f"make {name} by hand here"
     adamw = torch.optim.AdamW(groups, lr=RATE, fused=True)
     matrices = [named[n] for n in named if n in in_layers]
     muon = {"weight_decay": DECAY, "adjust_lr_fn": "match_rms_adamw"}
@@ -245,13 +246,37 @@ def test_16_bit_weights_need_adamw(name, mode):
         make_optimizer(bert().bfloat16(), settings_of(name), precision)
 
 
-@pytest.mark.parametrize("flag", ["adam_beta1", "adam_beta2", "adam_epsilon"])
-def test_settings_of_adamw_are_refused_with_adafactor(flag):
-    words = ["--optim", "adafactor", f"--{flag}", "0.5"]
-    with pytest.raises(InputError, match=rf"^--{flag} 0\.5 has no effect on --optim adafactor\."):
+def test_a_group_of_another_optimizer_has_no_rule():
+    """SGD and RMSprop have a momentum, as Muon does."""
+    for other in (torch.optim.SGD, torch.optim.RMSprop):
+        with pytest.raises(KeyError, match="no update rule"):
+            rule_of(other(bert().parameters(), lr=RATE).param_groups[0])
+
+
+@every_optimizer
+@pytest.mark.parametrize(
+    ("flag", "setting"),
+    [
+        ("adam_beta1", {"betas": (0.5, 0.999)}),
+        ("adam_beta2", {"betas": (0.9, 0.5)}),
+        ("adam_epsilon", {"epsilon": 0.5}),
+    ],
+)
+def test_settings_of_adamw_are_refused_by_optimizers_that_ignore_them(name, flag, setting):
+    made = [make_optimizer(bert(), settings_of(name, **more)) for more in ({}, setting)]
+    usual, changed = (
+        [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in o.param_groups
+        ]
+        for o in made
+    )
+    words = ["--optim", name, f"--{flag}", "0.5"]
+    if usual != changed:
+        assert getattr(parse_classify_arguments(words), flag) == 0.5
+        return
+    with pytest.raises(InputError, match=rf"^--{flag} 0\.5 has no effect on --optim {name}\."):
         parse_classify_arguments(words)
-    words[1] = "muon"
-    assert getattr(parse_classify_arguments(words), flag) == 0.5
 
 
 def test_flags_name_the_rows_of_the_table():

@@ -89,6 +89,7 @@ READERS: dict[str, FileReader] = {
 for _added in FILE_READERS.all():
     READERS |= _added
 FLAGS = {"train": "--train_file", "validation": "--validation_file", "test": "--test_file"}
+WITHOUT_ENCODING = (".parquet",)  # endings of formats whose texts are always UTF-8
 OF_TABLES = (".tsv", ".tab")  # endings that files with a line per word have too
 
 
@@ -148,7 +149,7 @@ def open_table(
     if words is not None and words.has_line_per_word(path, encoding):
         reader = words.read_as_conll
     assert reader is not None, "other extensions were refused"
-    if suffix == ".parquet":
+    if suffix in WITHOUT_ENCODING:
         return reader(path, encoding=encoding)
     encoding, notes = stated_encoding(path, encoding)
     table = reader(path, encoding=encoding)
