@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from functools import partial
 from typing import Any, NoReturn
 
 MAX_LISTED = 12
@@ -34,13 +33,12 @@ class EncodingError(InputError):
         likely: Encoding that the file probably has.
     """
 
-    def __init__(self, message: str, *, problem: str, likely: str) -> None:
+    def __init__(self, message: str, problem: str, likely: str) -> None:
         super().__init__(message)
         self.problem, self.likely = problem, likely
 
     def __reduce__(self) -> tuple[Any, ...]:
-        build = partial(type(self), problem=self.problem, likely=self.likely)
-        return build, (str(self.args[0]),)  # for pickle
+        return type(self), (str(self.args[0]), self.problem, self.likely)  # for pickle
 
 
 def without_error_numbers(text: str) -> str:
