@@ -643,7 +643,8 @@ def check_output_columns(request: PredictRequest, record: RunRecord) -> None:
     """Check that the model can fill the columns of `--top_k` and `--all_probabilities`.
 
     Raises:
-        InputError: A flag has no effect on this kind of data, or `--top_k` exceeds the labels.
+        InputError: A flag has no effect on this kind of data, `--top_k` exceeds the labels, or a
+            label has the name of a rank.
     """
     units = "numbers" if task_row(record).number_labels else task_row(record).kind.units
     for name in ("top_k", "all_probabilities"):
@@ -654,6 +655,15 @@ def check_output_columns(request: PredictRequest, record: RunRecord) -> None:
         raise InputError(
             f"--top_k: received {request.top_k}; the model has {classes} labels, so it must be"
             f" between 1 and {classes}."
+        )
+    ranks = {str(rank) for rank in range(1, request.top_k + 1)}
+    both = ranks.intersection(record.label_names) if request.all_probabilities else ()
+    if both:
+        name = min(both, key=int)
+        raise InputError(
+            f"--top_k: with --all_probabilities, the column probability_{name} would be both the"
+            f" probability of rank {name} and that of the label {quoted(name)}. Remove one of the"
+            " flags."
         )
 
 

@@ -21,6 +21,7 @@ from test_predict_refusals import trained_on
 from tiny_text import LABELS, write_contract
 from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
+import ampft
 import ampft.runs.predict
 from ampft.errors import InputError
 from ampft.fast.packing.packed_attention import ATTENTION_NAME
@@ -315,6 +316,20 @@ def test_refused(files, options, match, folder, file):
     files = [name.format(file=file, folder=folder) for name in files]
     with pytest.raises(InputError, match=match):
         predict(folder, *files, **options)
+
+
+def test_a_label_with_the_name_of_a_rank_is_not_written_in_its_place(tiny_bert, tmp_path):
+    """With labels 1 to 3, the probability of label 1 stood in the column of the first rank."""
+    rows = pd.DataFrame({"text": WORDS, "label": [1 + i % 3 for i in range(20)]})
+    run = ampft.finetune(
+        rows, validation=rows, test=rows, output_dir=tmp_path / "run", baseline=False,
+        model_name_or_path=str(tiny_bert), max_train_steps=2, cpu_threads=1, serve_back=False,
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"column probability_1 would be both .* Remove one"):
+        run.predict(WORDS, top_k=2, all_probabilities=True)
+    ranked, of_labels = run.predict(WORDS, top_k=2), run.predict(WORDS, all_probabilities=True)
+    by_label = of_labels[[f"probability_{label}" for label in (1, 2, 3)]].to_numpy()
+    assert ranked["probability_1"].tolist() == by_label.max(axis=1).tolist()
 
 
 def test_a_row_without_image_is_named_and_the_others_are_answered(image_folder, tmp_path, capsys):
