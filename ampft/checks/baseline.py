@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from transformers import PreTrainedModel
 
 from ampft.data.dataset import ClassificationData
 from ampft.errors import InputError
+from ampft.evaluation.compared_methods import decided_as_model
 from ampft.evaluation.probe import (
     BATCH,
     MAX_UNITS,
@@ -36,9 +36,8 @@ from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
 from ampft.models.mean_pooling import MARK
 from ampft.models.weights import LoadedModel
-from ampft.tasks.outcome import Outcome, TunableOutcome
+from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
-from ampft.tasks.tuning import fit_decisions, with_decisions
 from ampft.text.scripts import MOST_TEXTS, need_characters
 
 SHARE, LEAST_SECONDS = 0.1, 5.0  # of the training that a method may take, and allowed anyway
@@ -365,21 +364,9 @@ def baselines(
 
     methods: dict[str, Callable[[], Outcome]] = {}
     if not isinstance(outcome, PredictedMasks):
-        methods[FROZEN] = lambda: _decided(task, split, frozen)
+        methods[FROZEN] = lambda: decided_as_model(task, split, frozen)
     if task.row.kind.has_texts:
         texts = joined_texts(task.data, "train", MOST_TEXTS)
         name = BAG_OF_CHARACTERS if need_characters(texts) else BAG_OF_WORDS
-        methods[name] = lambda: _decided(task, split, words)
+        methods[name] = lambda: decided_as_model(task, split, words)
     return methods
-
-
-def _decided(task: Task, split: str, predict: Callable[[str], Outcome]) -> Outcome:
-    """Return the outcome of a method, with thresholds that are tuned as the model's are."""
-    outcome, settings = predict(split), task.settings
-    if settings.tune_thresholds is None:
-        return outcome
-    fitted = predict("validation")
-    assert isinstance(outcome, TunableOutcome), "checked with the other arguments"
-    assert isinstance(fitted, TunableOutcome), "of the same task"
-    only_thresholds = replace(settings, calibrate=False, abstain=None)
-    return with_decisions(outcome, fit_decisions(fitted, only_thresholds).decisions)

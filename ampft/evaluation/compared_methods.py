@@ -13,7 +13,7 @@ from ampft.metrics.sums import LOG_LOSS, CaseSums, Metric, mean_metric, mean_sum
 from ampft.metrics.targets import parse_threshold_target
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
-from ampft.tasks.tuning import case_costs, tuned_thresholds
+from ampft.tasks.tuning import case_costs, fit_decisions, tuned_thresholds, with_decisions
 
 
 def compared_methods(
@@ -65,6 +65,22 @@ def compared_methods(
         return with_cost(result, found)
 
     return tuple(figures(name, predict) for name, predict in methods.items())
+
+
+def decided_as_model(task: Task, split: str, predict: Callable[[str], Outcome]) -> Outcome:
+    """Return the outcome of a method, with thresholds that are tuned as the model's are.
+
+    Args:
+        predict: Function that returns the outcome of the method on a split.
+    """
+    outcome, settings = predict(split), task.settings
+    if settings.tune_thresholds is None:
+        return outcome
+    fitted = predict("validation")
+    assert isinstance(outcome, TunableOutcome), "checked with the other arguments"
+    assert isinstance(fitted, TunableOutcome), "of the same task"
+    only_thresholds = replace(settings, calibrate=False, abstain=None)
+    return with_decisions(outcome, fit_decisions(fitted, only_thresholds).decisions)
 
 
 def _cost_metric(task: Task, outcome: Outcome) -> Metric | None:

@@ -19,7 +19,7 @@ from ampft.engine.ending import AFTER_BATCH, end_training
 from ampft.engine.launch_bound import data_waiting_note, doubled_batch_timings, launch_bound_note
 from ampft.engine.out_of_memory import explain_out_of_memory
 from ampft.errors import TrainingStopped
-from ampft.evaluation.compared_methods import compared_methods
+from ampft.evaluation.compared_methods import compared_methods, decided_as_model
 from ampft.evaluation.evaluate import in_float32
 from ampft.evaluation.sanity import (
     EXPLODED,
@@ -297,7 +297,7 @@ def _measured(
     with parts.part(SPEED):
         timings = _timings(state, model)
     with parts.part(SIMPLE_METHODS):
-        methods = _simple_methods(state, evaluated.outcome, evaluated.constant, timings)
+        methods = _simple_methods(state, evaluated.outcome, timings)
     return replace(record, timings=timings, simple_methods=methods)
 
 
@@ -310,13 +310,16 @@ def _origins(prepared: Prepared, rows: slice) -> dict[str, list[Any]]:
 
 
 def _simple_methods(
-    state: RunState, outcome: Outcome, constant: Outcome, timings: Mapping[str, Any]
+    state: RunState, outcome: Outcome, timings: Mapping[str, Any]
 ) -> tuple[SimpleMethodResult, ...]:
     prepared = state.prepared
     limit, args = required_feature(state.features, TrainingClock).limit, prepared.args
     left = None if limit.seconds is None else limit.seconds - limit.elapsed
     name = MEAN_LABEL if prepared.task.row.number_labels else FREQUENCIES
-    methods: dict[str, Callable[[], Outcome]] = {name: lambda: constant}
+    task, split = prepared.task, outcome.split
+    methods: dict[str, Callable[[], Outcome]] = {
+        name: lambda: decided_as_model(task, split, partial(constant_outcome, task))
+    }
     simple = METHODS_TO_COMPARE.get()
     if simple is not None and args.baseline is not False and not args.evaluated:
         training = timings.get("training_seconds") or 0.0
