@@ -55,7 +55,8 @@ OF_PREDICTIONS = {
     ),
     "a label with the name of a rank": changed(
         "train --train_file pairs.csv --text_column_names a --label_column_name p"
-        " --model_name_or_path model --max_train_steps 2 --use_cpu --cpu_threads 1 --output_dir o --overwrite_output_dir"
+        " --model_name_or_path model --max_train_steps 2 --use_cpu --cpu_threads 1"
+        " --output_dir o --overwrite_output_dir"
         " ; predict --model o pairs.csv --top_k 2 --all_probabilities",
         without("--top_k 2", "Remove one of the flags"),
         without("--all_probabilities", "Remove one of the flags"),
