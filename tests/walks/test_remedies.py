@@ -22,17 +22,18 @@ from data_walks import Files, Remedy, Walk
 from deeds import carried_out, changed
 from export_walks import WALKS as OF_EXPORTS
 from file_walks import OF_FILES
+from folder_walks import WALKS as OF_FOLDERS
 from judge_walks import WALKS as OF_JUDGES
 from lab_walks import OF_ARMS, OF_PARSERS
-from last_walks import CODE as OF_LAST_CODE
-from last_walks import DATA as OF_LAST_DATA
-from last_walks import WALKS as OF_LAST
+from launcher_walks import WALKS as OF_LAUNCHED
+from library_walks import CODE
 from media_walks import WALKS as OF_MEDIA
 from messages import Message, advising_messages, message_of
 from model_walks import WALKS as OF_MODELS
-from more_walks import CODE, DATA
 from prepared import VARIABLES, Prepared, command, python
 from run_walks import WALKS as OF_RUNS
+from search_walks import WALKS as OF_SEARCHES
+from table_walks import DATA
 from training_walks import WALKS as OF_TRAININGS
 
 from ampft import cli
@@ -54,7 +55,7 @@ def joined(*tables: dict[str, Walk]) -> dict[str, Walk]:
     return walks
 
 
-OF_DATA = joined(OF_PLAIN_DATA, OF_FILES, OF_MEDIA, DATA, OF_LAST_DATA)
+OF_DATA = joined(OF_PLAIN_DATA, OF_FILES, OF_MEDIA, DATA)
 # The message that each walk meets: its file and first words.
 WALKED = json.loads((Path(__file__).parent / "walked.json").read_text())
 # The messages that no walk meets, by the reason.
@@ -199,9 +200,9 @@ DOORS = {
     "plan": (OF_PLANS, command),
     "judge": (OF_JUDGES, command),
     "export": (OF_EXPORTS, command),
-    "last": (OF_LAST, command),
+    "command": (joined(OF_LAUNCHED, OF_FOLDERS, OF_SEARCHES), command),
     "run": (OF_RUNS, command),
-    "code": (joined(OF_CODE, CODE, OF_LAST_CODE), python),
+    "code": (joined(OF_CODE, CODE), python),
 }
 
 

@@ -1,16 +1,15 @@
-"""Rare data, masks, sounds and own code that end in a message, and what the message advises."""
+"""Tables of masks, sounds, words and values that cannot be read as they are."""
 
 from __future__ import annotations
 
 import io
 
 import numpy as np
+import pyarrow as pa
 import soundfile
-from code_walks import LOOP, SETTING
-from data_walks import AB, FILE, PIXEL, WHITE, Files, Remedy, T, Walk, csv, lines
-from file_walks import FIRST, SECOND, parquet
+from data_walks import AB, FILE, PIXEL, WHITE, Remedy, T, Walk, csv, lines
+from file_walks import FIRST, SECOND, parquet, workbook
 from media_walks import GOOD, PIXELS, M, mask, masks
-from training_walks import instead
 
 
 def loud(scale: float) -> bytes:
@@ -77,6 +76,7 @@ OF_MASK_TABLES = {
          Remedy("or save them as such", files={"d/a/1.wav": FIRST})),
     ),
 }  # fmt: skip
+
 OF_TABLES = {
     "a choice in a file": Walk(
         T | {"c.yaml": "train_file: t.csv\nmixed_precision: fp17\n"}, "--config c.yaml",
@@ -113,102 +113,20 @@ OF_TABLES = {
          Remedy("or add its name", files={"n.txt": "O\nB-PER\nI-PER\nB-LOC\nI-LOC\n"})),
     ),
 }  # fmt: skip
-DATA = {**OF_MASK_TABLES, **OF_TABLES}
 
-
-def code(text: str, *remedies: Remedy, files: Files | None = None) -> Walk:
-    """Return the walk of code in Python."""
-    return Walk(files or {}, text, remedies)
-
-
-DAMAGED = """
-ampft.finetune("train.csv", validation="v.csv", test="u.csv", model_name_or_path="base",
-    lora_r=2, merge_lora=False, max_train_steps=2, use_cpu=True, cpu_threads=1, output_dir="o")
-model = transformers.AutoModel.from_pretrained("base")
-model.save_pretrained("kept")
-model.embeddings.word_embeddings.weight.data.add_(1)
-model.save_pretrained("base")
-answers = ampft.FinishedRun("o").predict(["w1"])
-"""
-RESTORED = """
-transformers.AutoModel.from_pretrained("kept").save_pretrained("base")
-answers"""
-STEPS = """
-from ampft.data.step_batches import balanced_micro_batches
-parts = balanced_micro_batches(np.array([3, 0, 2]), 2, padded=True)
-"""
-PACKED = """
-model = transformers.AutoModelForSequenceClassification.from_pretrained("xlnet")
-from ampft.fast.packing.install import install_packing, packing_support
-packed = install_packing(model)
-"""
-DROPOUT = """
-config = transformers.BertConfig.from_pretrained("model")
-config.attention_probs_dropout_prob = 0.1
-model = transformers.BertForSequenceClassification(config)
-model.config._attn_implementation = "flash_attention_3"
-from ampft.models.training_mode import check_kernel_supports_dropout
-check_kernel_supports_dropout(model)
-"""
-CODE = {
-    "adapters of another model": code(
-        DAMAGED,
-        instead(
-            DAMAGED[: DAMAGED.index("\nanswers") + 8],
-            RESTORED,
-            "Restore the weights of that model",
-        ),
+TORN = pa.array([b"caf\xe9", b"x"], pa.binary()).view(pa.string())
+OF_ODD_FILES = {
+    "formulas without values": Walk(
+        {"t.xlsx": workbook(("text", "label"), ("x", "=B3"), ("y", "b"), ("z", "a"))},
+        "--train_file t.xlsx",
+        (Remedy("Open the workbook in Excel and save it", files={
+            "t.xlsx": workbook(("text", "label"), ("x", "b"), ("y", "b"), ("z", "a"))}),),
     ),
-    "no batches for a doctor": code(
-        "\nfrom ampft.lab.doctor.examine import scan\nmodel = torch.nn.Linear(4, 2)\nbatches = []\n"
-        "found = scan(model, batches, loss=lambda m, b: m(b).sum())\n",
-        instead("= []", "= [torch.randn(3, 4)]", "Pass at least one batch"),
-    ),
-    "examples without tokens": code(
-        STEPS, instead("[3, 0, 2]", "[3, 2]", "Remove examples without tokens")
-    ),
-    "packing of a model that cannot": code(
-        PACKED,
-        instead("packed = install_packing(model)", "s = packing_support(model)",
-                "Check packing_support(model) first"),
-    ),
-    "a kernel without dropout": code(
-        DROPOUT,
-        instead('"flash_attention_3"', '"sdpa"', "attn_implementation='sdpa'"),
-        instead("= 0.1", "= 0.0", "or set attention_probs_dropout_prob to 0"),
-    ),
-    "an answer of a ledger": code(
-        '\nampft.judge("l", best=["p.csv"], settings=ampft.LedgerSettings(answers="shut"))\n',
-        instead('best=["p.csv"], settings=ampft.LedgerSettings(answers="shut")',
-                'best=["fp32-1", "fp32-2", "fp32-3"]',
-                "must be sealed or open"),
-    ),
-    "a claim": code(
-        '\nampft.judge("ledger", candidate=["bf16-1", "bf16-2", "bf16-3"], claim="worse")\n',
-        instead('"worse"', '"better"', "must be one of better"),
-    ),
-    "a margin": code(
-        "\nfrom ampft.comparison.analysis.compare_folders import compare_folders\n"
-        "found = compare_folders([Path('fp32-1'), Path('bf16-1')], margin=0)\n",
-        instead("margin=0", "margin=0.01", "Use a value such as 1"),
-    ),
-    "an accelerator of another precision": code(
-        '\none = ampft.make_accelerator("fp32")\nother = ampft.make_accelerator("bf16")\n',
-        instead('one = ampft.make_accelerator("fp32")\n', "", "Use a separate process"),
-    ),
-    "groups of parameters that vanish": code(
-        LOOP.replace("    for step_batch in training:\n        training.step(summed)",
-                     "    for step_batch in training:\n        training.step(summed)\n"
-                     "        optimizer.param_groups.pop()").replace(
-            "SGD(model.parameters(), lr=0.1)",
-            "SGD([{'params': [model.weight]}, {'params': [model.bias]}], lr=0.1)"),
-        instead("        optimizer.param_groups.pop()", "        pass", "give the optimizers all"),
-    ),
-    "rows of an own loop": code(
-        LOOP.replace(SETTING, "epochs=1, overwrite_output_dir=True")
-        + '\nampft.FinishedRun("o").predict(["w1"])\n',
-        instead('ampft.FinishedRun("o").predict(["w1"])',
-                'from safetensors.torch import load_file\nmodel.load_state_dict(load_file('
-                '"o/model.safetensors"))', "Load model.safetensors into the model there"),
+    "texts in Parquet that are not UTF-8": Walk(
+        {"t.parquet": parquet(text=TORN, label=["a", "b"])}, "--train_file t.parquet",
+        (Remedy("write the file again from decoded strings", files={
+            "t.parquet": parquet(text=["caf\xe9", "x"], label=["a", "b"])}),),
     ),
 }  # fmt: skip
+
+DATA = {**OF_MASK_TABLES, **OF_TABLES, **OF_ODD_FILES}
