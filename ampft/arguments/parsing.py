@@ -224,7 +224,7 @@ def _check_metric(name: str | None) -> None:
     if name not in (F1, *known):
         words = {*name.split("_")} - {"score"}  # scikit-learn has f1_score and f1_macro
         same = next((other for other in (F1, *known) if {*other.split("_")} == words), name)
-        hint = did_you_mean(same, (F1, *known))
+        hint = did_you_mean(same, (F1, *known)) if len(same) > 1 else ""
         raise InputError(
             f"--metric_for_best_model: received {name!r}.{hint} "
             f"Allowed values: {', '.join(dict.fromkeys(known))}."

@@ -118,6 +118,8 @@ def assemble(
         s: part for s, part in rows.items() if s != "train" or not request.trains_on_evaluated
     }
     shared_notes, shared = _shared_rows(compared, digests, exact, refuse=request.fail_on_leak)
+    if GROUP_COLUMN in columns.extra:
+        shared_notes += _shared_groups(compared, request)
     # What is said of training rows has no meaning without a training.
     is_silent = bool(ordered or columns.labels.numbers or request.evaluated)
     text_notes = None if request.evaluated else TEXT_NOTES.get()
@@ -145,6 +147,29 @@ def assemble(
         text_column_delimiter=columns.delimiter,
         number_name=columns.labels.title if columns.labels.numbers else None,
     )
+
+
+def _shared_groups(rows: Mapping[str, LabelledRows], request: DataRequest) -> list[str]:
+    """Return a note for each two splits that share values of the group column.
+
+    Raises:
+        InputError: Two splits do, and `fail_on_leak` is set.
+    """
+    notes = []
+    values = {
+        split: {group for (group,) in cells(part.inputs, (GROUP_COLUMN,))} - {None}
+        for split, part in rows.items()
+    }
+    for first, second in combinations(sorted(values, key=lambda split: split != "train"), 2):
+        if shared := values[first] & values[second]:
+            note = (
+                f"--group_column {request.group_column}: {len(shared):,} of "
+                f"{len(values[second]):,} groups of {second} rows are in {first} too"
+            )
+            if request.fail_on_leak:
+                raise InputError(f"--fail_on_leak: {note}. Put all rows of a group into one split.")
+            notes.append(f"{note}. With --fail_on_leak this is an error.")
+    return notes
 
 
 def _joined_groups(

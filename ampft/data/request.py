@@ -204,7 +204,9 @@ class DataRequest(HubSettings):
         "label_errors.csv of a run with --inspect_data, with right labels in its column corrected; "
         "training rows get them before splits are made",
     )
-    fail_on_leak: bool = _flag(False, "stop with an error if two splits share rows")
+    fail_on_leak: bool = _flag(
+        False, "stop with an error if two splits share rows, or values of --group_column"
+    )
     ignore_index: int | None = _flag(
         None,
         "value of the pixels of masks that do not count; if none, 255",

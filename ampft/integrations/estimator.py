@@ -307,19 +307,20 @@ class Classifier(ClassifierMixin, TextEstimator):
     def predict_proba(self, X: Any) -> Any:
         """Return the probabilities of the classes, (n, K), in the order of `classes_`.
 
-        Of several columns, it is a list with an array for each column.
+        Of several columns, it is a list with an array for each column. They are float32, and
+        divided by their sum in float64.
         """
-        table = self._predict(X, all_probabilities=True)
+        table = self._predict(X, all_probabilities=True, decimals=None)
         if isinstance(self.classes_, list):
             if table is None:
                 return [np.zeros((0, len(classes))) for classes in self.classes_]
             parts = enumerate(self.classes_)
             names = [[f"{PROBABILITY}y{i}={each}" for each in classes] for i, classes in parts]
-            return [table[part].to_numpy(dtype=np.float64) for part in names]
+            return [_probabilities(table[part]) for part in names]
         if table is None:
             return np.zeros((0, len(self.classes_)))
         columns = [PROBABILITY + str(label) for label in self.classes_]
-        return table[columns].to_numpy(dtype=np.float64)
+        return _probabilities(table[columns])
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Return the label that the run predicts for each text, (n,), in the dtype of `y`.
@@ -397,6 +398,12 @@ class Regressor(RegressorMixin, TextEstimator):
         """Return the predicted number of each text, (n,), in the unit of `y`."""
         table = self._predict(X)
         return np.zeros(0) if table is None else table["prediction"].to_numpy(dtype=np.float64)
+
+
+def _probabilities(table: Any) -> npt.NDArray[np.float64]:
+    """Return rows of float32 probabilities as rows that sum to 1 in float64."""
+    values = table.to_numpy(dtype=np.float64)
+    return values / values.sum(axis=1, keepdims=True)
 
 
 def texts_of(X: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,6 +65,7 @@ class PredictRequest:
     trust_remote_code: bool = False  # Whether code from the folder of the model may run.
     top_k: int = 0  # Number of most probable labels to add.
     all_probabilities: bool = False  # Whether to add the probability of every label.
+    decimals: int | None = 6  # Decimal places of probabilities; None for those of float32.
     # Character encoding of CSV, TSV and JSON files; None if no flag chooses it: UTF-8.
     encoding: str | None = "utf-8"
     sheet_name: str | None = None  # Sheet of an Excel workbook; None takes the first one.
@@ -149,18 +151,29 @@ class PredictedRows:
     answered: list[bool] | None = None  # Whether each row is answered; None without abstention.
     truncated: int = 0  # Number of rows of which the model did not read all.
 
-    def columns(self, *, top_k: int = 0, all_probabilities: bool = False) -> dict[str, list[Any]]:
+    def columns(
+        self, *, top_k: int = 0, all_probabilities: bool = False, decimals: int | None = 6
+    ) -> dict[str, list[Any]]:
         """Return the columns of the output. A row that is not answered has an empty prediction.
 
         Args:
             top_k: Number of most probable labels to add, with their probabilities.
             all_probabilities: Whether to add the probability of every label.
+            decimals: Decimal places of probabilities; None for those of float32.
         """
+
+        def shown(probabilities: npt.NDArray[Any]) -> list[Any]:
+            values = probabilities.astype(float)
+            result: list[Any] = (values if decimals is None else values.round(decimals)).tolist()
+            return result
+
         if "values" in self.decoded:  # numbers, which have no probability
             return {"prediction": self.decoded["values"][:, 0].astype(float).tolist()}
         columns: dict[str, list[Any]] = {
             "prediction": self.labels,
-            "confidence": [round(value, 6) for value in self.confidence],
+            "confidence": self.confidence
+            if decimals is None
+            else [round(value, decimals) for value in self.confidence],
         }
         if self.answered is not None:
             pairs = zip(self.labels, self.answered, strict=True)
@@ -170,14 +183,11 @@ class PredictedRows:
             return columns
         probabilities = self.decoded["probabilities"]
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k]
-        probabilities = probabilities.round(6)  # after sorting: small ones become 0
         for rank, indices in enumerate(order.T, start=1):
             columns[f"label_{rank}"] = [self.label_names[index] for index in indices]
-            ranked = probabilities[np.arange(len(indices)), indices]
-            columns[f"probability_{rank}"] = ranked.astype(float).round(6).tolist()
+            columns[f"probability_{rank}"] = shown(probabilities[np.arange(len(indices)), indices])
         if all_probabilities:
-            values = probabilities.astype(float).round(6).T.tolist()
-            for name, column in zip(self.label_names, values, strict=True):
+            for name, column in zip(self.label_names, shown(probabilities.T), strict=True):
                 columns[f"probability_{name}"] = column
         return columns
 
@@ -201,7 +211,10 @@ class RowOutput:
 def label_output(request: PredictRequest, config: Any) -> RowOutput:
     """Return what predictions add to rows: label, confidence and, if asked for, probabilities."""
     del config
-    top_k, every = request.top_k, request.all_probabilities
-    return RowOutput(
-        lambda rows, predictions: predictions.columns(top_k=top_k, all_probabilities=every)
+    asked = partial(
+        PredictedRows.columns,
+        top_k=request.top_k,
+        all_probabilities=request.all_probabilities,
+        decimals=request.decimals,
     )
+    return RowOutput(lambda rows, predictions: asked(predictions))

@@ -81,6 +81,7 @@ class FinishedRun:
         batch_size: int = 64,
         top_k: int = 0,
         all_probabilities: bool = False,
+        decimals: int | None = 6,
     ) -> pd.DataFrame:
         """Predict texts or images.
 
@@ -91,6 +92,7 @@ class FinishedRun:
             batch_size: Inputs per forward pass.
             top_k: Number of most probable labels to add.
             all_probabilities: Whether to add the probability of every label.
+            decimals: Decimal places of probabilities; None for those of float32.
 
         Returns:
             One row per input, with `prediction` and `confidence`, and `answered` if the model was
@@ -108,6 +110,7 @@ class FinishedRun:
             batch_size=batch_size,
             top_k=top_k,
             all_probabilities=all_probabilities,
+            decimals=decimals,
         )
         return predict_inputs(self.folder, inputs, request, self.record)
 

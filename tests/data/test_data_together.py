@@ -192,3 +192,17 @@ def test_real_file_without_header_lists_what_is_there():
         InputError, match=r"'a stirring , funny.*'1' \(2 different\).*lacks a header"
     ):
         load_data(DataRequest(train_file=SHARED / "sst2" / "train.tsv"))
+
+
+def test_groups_in_two_splits_are_counted_and_refused_when_asked(tmp_path):
+    train = csv_of([("a1", "a", "u"), ("b1", "b", "v"), ("c1", "a", "")], "text,label,user")
+    test = csv_of([("a2", "a", "u"), ("b2", "b", "w"), ("c2", "a", "")], "text,label,user")
+    data = with_test(tmp_path, train, test, group_column="user")
+    note = "--group_column user: 1 of 2 groups of test rows are in train too"
+    assert any(each.startswith(note) for each in data.notes), data.notes
+    assert not any("inputs that train has too" in each for each in data.notes)
+    with pytest.raises(InputError, match=r"--fail_on_leak: --group_column user: 1 of 2 groups"):
+        with_test(tmp_path, train, test, group_column="user", fail_on_leak=True)
+    alone = csv_of([("a2", "a", "x"), ("b2", "b", "w")], "text,label,user")
+    notes = with_test(tmp_path, train, alone, group_column="user", fail_on_leak=True).notes
+    assert not any("--group_column" in each for each in notes)

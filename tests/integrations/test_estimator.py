@@ -58,7 +58,8 @@ def test_labels_keep_their_type(classifier, texts, labels):
     assert fitted.score(texts, numbers) == np.mean(predicted == numbers) > 0.7
     proba = fitted.predict_proba(pd.DataFrame({"review": texts}))
     assert proba.shape == (90, len(fitted.classes_))
-    np.testing.assert_allclose(proba.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-15)
+    assert (proba != proba.round(6)).any(), "no rounding to the digits of a file"
     assert (fitted.classes_[proba.argmax(axis=1)] == predicted).all()
     assert fitted.predict([]).shape == (0,)
 

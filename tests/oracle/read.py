@@ -329,13 +329,19 @@ def _check_words(drawn: Drawn, run: RunFolder, rows: Kept) -> list[Disagreement]
 
 
 def overlaps(case: Case, drawn: Drawn) -> bool:
-    """Return whether two splits share inputs, in any spelling."""
+    """Return whether two splits share inputs, in any spelling, or groups."""
 
     def spelled(split: str) -> set[str]:
         texts = [str(text_of(case, drawn, row)) for _, row in kept_rows(case, drawn, split)]
         return {"".join(filter(str.isalnum, text.casefold())) for text in texts}
 
-    splits = [spelled(split) for split in ("train", "validation", "test")]
+    names = ("train", "validation", "test")
+    splits = [spelled(split) for split in names]
+    if "group_column" in case.settings:
+        column = case.settings["group_column"]
+        groups = [{row[column] for _, row in kept_rows(case, drawn, split)} for split in names]
+        if any((one & other) - {None, ""} for one, other in combinations(groups, 2)):
+            return True
     return any(one & other for one, other in combinations(splits, 2))
 
 

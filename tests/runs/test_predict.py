@@ -389,6 +389,16 @@ def test_tags_and_types_of_entities_may_contain_blanks():
     assert columns["entities"][1] == []
 
 
+def test_probabilities_need_not_be_rounded():
+    probabilities = np.array([[1 - 3e-7, 3e-7]], dtype=np.float32)
+    predictions = PredictedRows(["a"], [1 - 3e-7], {"probabilities": probabilities}, ("a", "b"))
+    rounded = predictions.columns(all_probabilities=True)
+    assert (rounded["confidence"], rounded["probability_b"]) == ([1.0], [0.0])
+    exact = predictions.columns(top_k=2, all_probabilities=True, decimals=None)
+    assert exact["confidence"] == [1 - 3e-7]
+    assert exact["probability_b"] == exact["probability_2"] == [float(np.float32(3e-7))]
+
+
 def test_the_next_labels_are_the_most_probable_although_they_are_shown_as_0():
     probabilities = np.array([[1e-8, 4e-7, 3e-7, 1.0], [0.1, 0.1999998, 0.2000002, 0.5]], "f")
     predictions = PredictedRows(["d"] * 2, [1.0, 0.5], {"probabilities": probabilities}, (*"abcd",))

@@ -65,6 +65,7 @@ def lines(*rows: object) -> str:
 AB = csv("a b a b a b")
 T = {"t.csv": AB}
 FILE = "--train_file t.csv"
+GROUPED = "text,label,user\na,a,u\nb,b,v\n"
 PIXEL, WHITE = (_png(shade) for shade in (0, 255))
 MULTI = f"{FILE} --task multi-label"
 MIXED = '{"text": "x", "label": ["a", "b"]}\n{"text": "y", "label": ["a"]}\n'
@@ -428,6 +429,12 @@ WALKS: dict[str, Walk] = {
     "a leak": Walk(
         T | {"u.csv": "text,label\nt0,a\nnew,b\n"}, f"{FILE} --test_file u.csv --fail_on_leak",
         (Remedy("Remove them from one of the splits", files={"u.csv": "text,label\nnew,b\n"}),),
+    ),
+    "a group in two splits": Walk(
+        {"t.csv": GROUPED, "u.csv": "text,label,user\nc,a,u\nd,b,w\n"},
+        f"{FILE} --test_file u.csv --group_column user --fail_on_leak",
+        (Remedy("Put all rows of a group into one split",
+                files={"u.csv": "text,label,user\nd,b,w\n"}),),
     ),
     "no rows": Walk(
         T | {"v.csv": "text,label\n"}, f"{FILE} --validation_file v.csv",
