@@ -134,7 +134,7 @@ def few_rows_served_back():
 
 # What a message has in it if a part of it is missing, or an object was printed as it is.
 INTERNALS = re.compile(
-    r"(?<![\w'\"=])None(?![\w'\"]| (?:of|may|is|has|in sys)\b)|<\w+ object at 0x|"
+    r"(?<![\w'\"=])(?<!received )None(?![\w'\"]| (?:of|may|is|has|in sys)\b)|<\w+ object at 0x|"
     r"\bPosixPath\(|\bdtype\(|\barray\(\["
 )
 

@@ -18,6 +18,7 @@ class OtherNames:
     advice: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
     of_every_command: Collection[str] = ()  # Flags on which any command advises.
+    settings: Collection[str] = ()  # Of a training, which other commands lack.
     transformers: Mapping[str, str] = field(default_factory=dict)  # What its flags do here.
     names: Mapping[str, str] = field(default_factory=dict)  # Of commands and tasks.
     choices: Mapping[str, str] = field(default_factory=dict)  # Advice on a choice.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import fields
 from difflib import SequenceMatcher
 
 from ampft.arguments.extension_points import NAMES_OF_OTHERS, OtherNames
@@ -42,12 +41,9 @@ def suggestion(name: str, known: Collection[str], *, dashes: str = "--") -> str:
     near = closest(name, [*known, *transformers])
     if near:
         return f" Did you mean '{dashes}{near}'?"
-    if of_training or not dashes:
-        return ""
-    from ampft.arguments.classify import ClassifyArguments  # which imports this file
-
-    of_train = name in {f.name for f in fields(ClassifyArguments)}
-    return " It is a setting of ampft train, and has no effect here: remove it." if of_train else ""
+    if dashes and name in others.settings and not of_training:
+        return " It is a setting of ampft train, and has no effect here: remove it."
+    return ""
 
 
 def meant_flag(name: str, known: Collection[str]) -> str | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.extension_points import OtherNames
 from ampft.integrations.transformers_rows import ROWS
 
@@ -128,10 +131,11 @@ OTHER_CHOICES = {
     " predict in it."
 }
 NAMES_OF_OTHERS = OtherNames(
-    REPLACEMENTS,
-    RENAMED,
-    DEVICE_FLAGS,
-    {name: row.text for name, row in ROWS.items()},
-    NAMES,
-    OTHER_CHOICES,
+    advice=REPLACEMENTS,
+    flags=RENAMED,
+    of_every_command=DEVICE_FLAGS,
+    settings={each.name for each in fields(ClassifyArguments)},
+    transformers={name: row.text for name, row in ROWS.items()},
+    names=NAMES,
+    choices=OTHER_CHOICES,
 )

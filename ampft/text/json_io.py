@@ -186,9 +186,9 @@ def check_schema(path: Path, values: Mapping[str, Any], schema: int, remedy: str
     """
     actual = values.get("schema")
     if actual != schema:
+        version = "no schema version" if actual is None else f"schema version {actual!r}"
         raise InputError(
-            f"{path}: the file has schema version {actual!r}, but this version of ampft reads "
-            f"{schema}. {remedy}"
+            f"{path}: the file has {version}, but this version of ampft reads {schema}. {remedy}"
         )
 
 
