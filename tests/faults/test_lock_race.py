@@ -49,7 +49,7 @@ def most_writers_at_once(folder: Path) -> tuple[int, int]:
 def test_one_writer_at_a_time(tmp_path):
     most, claims = most_writers_at_once(tmp_path)
     assert most == 1
-    assert claims > ROUNDS / 2
+    assert claims >= ROUNDS / 4, "the test has hardly begun"
     assert list(tmp_path.iterdir()) == []
 
 
