@@ -87,7 +87,7 @@ def _recommendation(
 
 
 def _verdicts(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]:
-    """Yield the verdicts, one sentence for all arms of which it says the same."""
+    """Yield the verdicts: one sentence for all arms with the same verdict and reservation."""
     base, title = comparison.baseline.name, comparison.units.title
     for outcome, relation in RELATIONS.items():
         by_reservation: dict[str, list[ArmResult]] = {}

@@ -74,7 +74,7 @@ def loss_warnings(
         losses: Loss of each applied step, per unit of weight.
         chance: Loss of the constant model, from `chance_loss`.
         constant: What it predicts.
-        truncated: Number of training texts of which the model did not read all.
+        truncated: Number of truncated training texts.
     """
     if not losses:
         return {}
@@ -172,7 +172,7 @@ def result_warnings(
         chance: Loss of the constant model, from `chance_loss`.
         constant: Outcome of the constant model on the same split.
         groups: Groups of the examples, as in `outcome_warnings`.
-        truncated: As in `loss_warnings`.
+        truncated: Number of truncated training texts.
     """
     what = "the class frequencies" if outcome.class_names else "the mean label"
     of_losses = loss_warnings(losses, chance, what, truncated=truncated)
@@ -252,8 +252,8 @@ def is_destroyed(outcome: Outcome, constant: Outcome, groups: Groups | None) -> 
 def _ranks_better(outcome: Outcome, groups: Groups | None) -> bool:
     """Return whether the (macro) ROC AUC is above 0.5 by `STANDARD_ERRORS` of a random order.
 
-    The standard error is the mean of the classes' (Mann and Whitney, 1947), which is not below
-    that of their mean, times the root of the units per independent case.
+    The standard error is the mean over the classes (Mann and Whitney, 1947), an upper bound for
+    the standard error of their mean, times the square root of the units per independent case.
     """
     metrics = outcome.report().metrics()
     area = metrics.get("roc_auc") or metrics.get("macro_roc_auc")

@@ -307,8 +307,8 @@ class Classifier(ClassifierMixin, TextEstimator):
     def predict_proba(self, X: Any) -> Any:
         """Return the probabilities of the classes, (n, K), in the order of `classes_`.
 
-        Of several columns, it is a list with an array for each column. They are float32, and
-        divided by their sum in float64.
+        With several columns of labels, it is a list with an array for each column. The model's
+        float32 probabilities are divided by their sum in float64.
         """
         table = self._predict(X, all_probabilities=True, decimals=None)
         if isinstance(self.classes_, list):

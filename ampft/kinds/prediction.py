@@ -65,7 +65,7 @@ class PredictRequest:
     trust_remote_code: bool = False  # Whether code from the folder of the model may run.
     top_k: int = 0  # Number of most probable labels to add.
     all_probabilities: bool = False  # Whether to add the probability of every label.
-    decimals: int | None = 6  # Decimal places of probabilities; None for those of float32.
+    decimals: int | None = 6  # Decimal places of the probabilities; None does not round.
     # Character encoding of CSV, TSV and JSON files; None if no flag chooses it: UTF-8.
     encoding: str | None = "utf-8"
     sheet_name: str | None = None  # Sheet of an Excel workbook; None takes the first one.
@@ -159,7 +159,7 @@ class PredictedRows:
         Args:
             top_k: Number of most probable labels to add, with their probabilities.
             all_probabilities: Whether to add the probability of every label.
-            decimals: Decimal places of probabilities; None for those of float32.
+            decimals: Decimal places of the probabilities; None does not round.
         """
 
         def shown(probabilities: npt.NDArray[Any]) -> list[Any]:
@@ -171,9 +171,7 @@ class PredictedRows:
             return {"prediction": self.decoded["values"][:, 0].astype(float).tolist()}
         columns: dict[str, list[Any]] = {
             "prediction": self.labels,
-            "confidence": self.confidence
-            if decimals is None
-            else [round(value, decimals) for value in self.confidence],
+            "confidence": shown(np.asarray(self.confidence)),
         }
         if self.answered is not None:
             pairs = zip(self.labels, self.answered, strict=True)

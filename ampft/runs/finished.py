@@ -92,7 +92,7 @@ class FinishedRun:
             batch_size: Inputs per forward pass.
             top_k: Number of most probable labels to add.
             all_probabilities: Whether to add the probability of every label.
-            decimals: Decimal places of probabilities; None for those of float32.
+            decimals: Decimal places of the probabilities; None does not round.
 
         Returns:
             One row per input, with `prediction` and `confidence`, and `answered` if the model was

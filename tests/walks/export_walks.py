@@ -32,6 +32,12 @@ OF_REQUESTS = {
         Remedy("Pass a file with more labelled rows", files={"t.csv": CSV}),
         files={"t.csv": "text,label\nw1 w2,ant\n"},
     ),
+    "copies that were drawn": verified(
+        "t.csv --max_verify_samples 2",
+        Remedy("Raise the number", without="samples 2", add="samples 24"),
+        Remedy("remove the flag", without="--max_verify_samples 2"),
+        files={"t.csv": "text,label\nw5,cow\n" + "w1 w2,ant\n" * 40 + "w3,bee\n" * 2},
+    ),
     "rows without a column of labels": verified(
         "t.csv",
         Remedy("Rename its column of labels", files={"t.csv": CSV}),

@@ -151,7 +151,7 @@ def _subgroups(cases: Cases) -> Iterator[_Subgroup]:
     if not cases.inputs.has_words or len(truth) > MAX_TEXTS:
         return
     texts = cases.inputs.read(range(len(truth)))
-    # The bar stands between two texts of a row and is no word.
+    # " | " joins the texts of a pair; it is not a word.
     spoken = [texts[row].replace(" | ", " ") for row in range(len(truth))]
     words = [words_or_characters(normalized_text(text)) for text in spoken]
     unit = "characters" if need_characters(texts.values()) else "words"

@@ -65,7 +65,7 @@ class VerificationFlags(MovedDataFlags):
     )
     max_verify_samples: int | None = flag(
         None,
-        "examples that are drawn at random to verify on, the same each time; if none, all",
+        "number of examples, drawn at random, on which the artifact is compared; if none, all",
         group=VERIFICATION,
         at_least=2,
     )

@@ -115,7 +115,14 @@ def check_verification(saved: SavedClassifier, request: VerifyRequest) -> Verifi
         rows = split_rows(saved, verify, request.data_flags, request.max_samples)
     else:
         rows = _file_rows(saved, Path(verify), request.max_samples)
-    if len(rows if rows.groups is None else rows.groups) < 2:
+    has_too_few = len(rows if rows.groups is None else rows.groups) < 2
+    if has_too_few and rows.available is not None:
+        raise InputError(
+            f"--max_verify_samples {request.max_samples}: the drawn rows are copies of each other "
+            "or of one group, and a verification needs at least 2 independent rows. Raise the "
+            "number, or remove the flag."
+        )
+    if has_too_few:
         raise InputError(
             f"{FLAG} {verify}: a verification needs at least 2 independent rows. Pass a file with "
             "more labelled rows."
@@ -123,7 +130,7 @@ def check_verification(saved: SavedClassifier, request: VerifyRequest) -> Verifi
     return rows
 
 
-def drawn_rows(count: int, most: int | None) -> npt.NDArray[np.int64] | None:
+def _drawn(count: int, most: int | None) -> npt.NDArray[np.int64] | None:
     """Return which of `count` rows are verified, ascending and the same each time; None for all."""
     if most is None or most >= count:
         return None
@@ -164,7 +171,7 @@ def split_rows(
             "with labels."
         )
     total = len(data.splits[split])
-    drawn = drawn_rows(total, most)
+    drawn = _drawn(total, most)
     verified = data if drawn is None else data.with_rows(split, drawn)
     part = verified.splits[split].select_columns(list(data.input_columns))
     columns = [part[name][:] for name in data.input_columns]
@@ -209,7 +216,7 @@ def _file_rows(saved: SavedClassifier, path: Path, most: int | None) -> Verified
             f"The model knows {quoted_list(record.label_names)}."
         )
     total = len(rows)
-    drawn = drawn_rows(total, most)
+    drawn = _drawn(total, most)
     if drawn is not None:
         rows, labels, values = ([each[i] for i in drawn] for each in (rows, labels, values))
     codes = [tuple(index[name] for name in row) for row in labels]

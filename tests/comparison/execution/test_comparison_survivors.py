@@ -141,10 +141,11 @@ def test_a_daemon_left_behind_by_a_run_blocks_nothing(tmp_path):
     run_command(["-c", service, report], log)
     while not log.read_text().count("\n") > 1:
         time.sleep(0.05)
-    pid = log.read_text().split()[-1]
-    with locked_log(log):
-        pass
-    psutil.Process(int(pid)).kill()
+    daemon = psutil.Process(int(log.read_text().split()[-1]))
+    with locked_log(log) as file:
+        assert daemon.is_running(), "otherwise nothing could block"
+        assert file.writable()
+    daemon.kill()
 
 
 class Ended(LocalLauncher):

@@ -222,6 +222,16 @@ def test_drawn_examples_are_verified(verify, faithful, faithful_artifact, certif
     assert check_verification(saved, replace(every, max_samples=len(rows))).sha256 == rows.sha256
 
 
+def test_an_audit_draws_the_same_examples_again(certified_run, tmp_path, capsys):
+    folder = tmp_path / "torch"
+    flags = ["--format", "torch", "--no_measure", "--max_verify_samples", "100"]
+    assert main(["export", str(certified_run), *flags, "--output_dir", str(folder)]) == 0
+    assert "100 of 320 examples of test" in capsys.readouterr().out
+    assert read_certificate(folder / CERTIFICATE_NAME).max_samples == 100
+    assert main(["audit", str(folder), "--run", str(certified_run), "--no_measure"]) == 0
+    assert "the results agree with the certificate" in capsys.readouterr().out
+
+
 def test_a_verified_file_has_the_groups_of_the_run(certified_run, tmp_path):
     saved = load_run_classifier(certified_run)
     grouped = {**saved.record.arguments, "group_column": "user"}

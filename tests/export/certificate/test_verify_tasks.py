@@ -54,6 +54,9 @@ def test_a_faithful_artifact_of_a_task_is_its_model(name, tmp_path):
     assert (asked[PIPELINE] > 0) == (name not in ("words", "sounds"))
     assert made.verdict in certificate_text(made)
     assert "<html" in page(made)
+    drawn = certify(target, run, VerifyRequest(measure=False, max_samples=3))
+    assert (drawn.comparison.examples, drawn.arm.flips.mean) == (3, 0)
+    assert drawn.logits.largest < 1e-5
 
 
 def test_a_pipeline_is_asked_about_sounds_of_an_artifact_in_another_runtime(tmp_path):
