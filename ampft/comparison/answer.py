@@ -126,8 +126,8 @@ def _changes(comparison: Comparison, arms: Sequence[ArmResult]) -> Iterator[str]
         yield from _changed_for(comparison, arm)
     if any(arm.outcome in OUTCOMES.values() for arm in arms):
         yield (
-            f"{covered_models_text(comparison).capitalize()}, on examples like these; nothing is "
-            "said about training them again."
+            f"This holds for {covered_models_text(comparison)} on examples like these, and says "
+            "nothing about training them again."
         )
 
 

@@ -466,5 +466,7 @@ def _difference_table(found: Mapping[str, tuple[Any, Any]], before: str) -> str:
 
 
 def _shortened(value: object) -> Quote:
+    if value is None:
+        return Quote(MISSING)
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return Quote(text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…")

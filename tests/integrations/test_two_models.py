@@ -31,7 +31,7 @@ N = 600
 ERRORS = range(60)
 # Every third example is of class "yes"; 66 of them are lost.
 LOSS = [*ERRORS, *range(61, 259, 3)]
-SCOPE = "these two models, on examples like these"
+SCOPE = "This holds for these two models on examples like these, and says nothing about "
 
 
 def table(path: Path, wrong, *, share: float | None = None, group: int | None = None) -> str:
@@ -83,8 +83,8 @@ def test_a_planted_loss_is_found_and_attributed_to_its_class(tables):
     assert answer_text(comparison) == (
         f"lost is worse than old in accuracy. lost is right in 0 of {N} examples where old is "
         "wrong, and wrong in 66 where old is right. Beyond chance, lost is worse in class 'yes' "
-        f"(F1 −21.7 points), class 'maybe' (F1 −12.7 points). T{SCOPE[1:]}; nothing is said about "
-        "training them again."
+        f"(F1 −21.7 points), class 'maybe' (F1 −12.7 points). {SCOPE}training "
+        "them again."
     )
 
 
@@ -168,7 +168,7 @@ def test_runs_and_tables_agree(tmp_path, tables, groups):
     )
     assert one == other
     assert answer_text(of_runs).startswith("bf16 is worse than fp32 in accuracy. bf16 is right in")
-    assert f"T{SCOPE[1:]}" in answer_text(of_runs)
+    assert SCOPE in answer_text(of_runs)
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_the_command_answers(tmp_path, tables):
     assert (done.returncode, done.stderr) == (0, "")
     printed = " ".join(done.stdout.split())
     assert "one model each): worse beyond the margin of 1 point." in printed
-    assert f"T{SCOPE[1:]}; nothing is said about training them again." in printed
+    assert f"{SCOPE}training them again." in printed
     written = read_comparison(out)
     sources = [f"old={tables['old']}", f"lost={tables['lost']}"]
     assert written == compare_tables(sources)

@@ -11,6 +11,7 @@ from tiny_text import save_tiny_bert
 import ampft
 from ampft.errors import InputError
 from ampft.runs.finished import FinishedRun
+from ampft.runs.resume import refuse_differences
 
 TRAIN, OTHER = rows(24, 0), rows(12, 1)
 
@@ -110,3 +111,8 @@ def test_the_command_prints_one_message_and_writes_nothing(finished):
     assert done.returncode == 2
     assert "effective batch size" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in (finished / "one").rglob("*")} == before
+
+
+def test_a_setting_without_a_value_is_shown_as_not_set():
+    with pytest.raises(InputError, match=r"--ema_decay +\(not set\) +0\.5"):
+        refuse_differences("step-2", {"--ema_decay": (None, 0.5)}, "the command differs")
