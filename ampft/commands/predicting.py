@@ -12,6 +12,7 @@ from ampft.commands.extension_points import ARTIFACTS, FOLDER_PREDICTION
 from ampft.data.sources.file_names import check_file
 from ampft.errors import InputError, quoted
 from ampft.flag import OUTPUT, REQUIRED, flag, positional
+from ampft.imports import no_search_for_garbage
 from ampft.precision.modes import BASELINE
 from ampft.processes import ENGINES, LOCAL, RAY, are_several
 from ampft.runs.start import let_waiting_threads_sleep
@@ -107,7 +108,8 @@ def predict(line: CommandLine[PredictFlags]) -> None:
     request = PredictRequest(texts=flags.text, **settings)
     if (note := let_waiting_threads_sleep(None)) is not None:
         print_line(labelled("threads", note), file=sys.stderr)
-    from ampft.runs.predict import load_run_classifier, predict_file
+    with no_search_for_garbage(keeps_all="torch" not in sys.modules):
+        from ampft.runs.predict import load_run_classifier, predict_file
 
     is_artifact = (Path(flags.model) / "artifact.json").is_file()
     classifier = ARTIFACTS.require() if is_artifact else load_run_classifier

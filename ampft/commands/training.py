@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from ampft.arguments.classify import ClassifyArguments
 from ampft.arguments.commands import Command, CommandLine
 from ampft.arguments.parsing import TRAINING_HELP, complete_arguments
+from ampft.imports import no_search_for_garbage
 from ampft.text.terminal import print_line
 
 
@@ -16,8 +18,9 @@ def train(line: CommandLine[ClassifyArguments]) -> None:
     from ampft.runs.start import check_start
 
     check_start(arguments)
-    from ampft.runs.run_text import next_step_line
-    from ampft.runs.train import train as train_run
+    with no_search_for_garbage(keeps_all="torch" not in sys.modules):
+        from ampft.runs.run_text import next_step_line
+        from ampft.runs.train import train as train_run
 
     unlabelled = None
     if arguments.evaluated:

@@ -6,12 +6,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Adafactor, AdamW, Muon, Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ampft.engine.bfloat16_adamw import COMPENSATION, KAHAN, STOCHASTIC, BFloat16AdamW
 from ampft.engine.checkpoints.writing import DTYPES
@@ -524,8 +525,19 @@ def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) 
     warmup = settings.warmup_steps
     if warmup is None:
         warmup = math.ceil(settings.warmup_ratio * steps)
+    if settings.name == "linear":
+        # The same as transformers', whose module imports PEFT and bitsandbytes where they are
+        # installed: a second before the first step of nearly every training.
+        return LambdaLR(optimizer, partial(_linear_factor, warmup=warmup, steps=steps))
     from transformers import get_scheduler  # an own loop makes its schedule without it
 
     return get_scheduler(
         settings.name, optimizer, num_warmup_steps=warmup, num_training_steps=steps
     )
+
+
+def _linear_factor(step: int, *, warmup: int, steps: int) -> float:
+    """Return the factor of a rate that rises for `warmup` steps and falls to 0 at step `steps`."""
+    if step < warmup:
+        return step / warmup
+    return max(0.0, (steps - step) / max(1, steps - warmup))

@@ -89,6 +89,7 @@ def unused_parameters(model: nn.Module, loss: Loss, micro_batch: MicroBatch) -> 
 
 
 SAMPLED = 64  # weights of each tensor: those with the largest gradient in as many parts of it
+COPIED = 2**20  # entries of a gradient up to which it may be copied as a whole
 
 
 class _Sample(NamedTuple):
@@ -197,12 +198,25 @@ def _not_held(model: nn.Module, optimizer: Optimizer) -> str | None:
 def _sample(name: str, parameter: Tensor) -> _Sample:
     assert parameter.grad is not None
     gradient = local_row(parameter.grad)
-    size = -(-gradient.numel() // SAMPLED)
-    # Part by part, because a search in the whole tensor would need copies of it.
-    largest = [part.abs().argmax() for part in gradient.split(size)]
-    positions = torch.stack([size * number + place for number, place in enumerate(largest)])
+    positions = _largest_of_parts(gradient)
     has_gradient = gradient[positions] != 0
     return _Sample(name, parameter, positions, local_row(parameter)[positions], has_gradient)
+
+
+def _largest_of_parts(row: Tensor) -> Tensor:
+    """Return where the largest absolute value of each of at most `SAMPLED` equal parts stands.
+
+    Args:
+        row: (n,), n > 0.
+    """
+    size = -(-row.numel() // SAMPLED)
+    if row.numel() > COPIED:
+        places = [part.abs().argmax() for part in row.split(size)]
+        return torch.stack([size * number + place for number, place in enumerate(places)])
+    # In one operator where a copy costs nothing: a model has a hundred small tensors.
+    padded = nn.functional.pad(row.abs(), (0, -row.numel() % size), value=-1.0)
+    in_parts = padded.view(-1, size).argmax(1)
+    return in_parts + size * torch.arange(len(in_parts), device=row.device)
 
 
 def _must_have_changed(optimizer: Optimizer, sample: _Sample) -> bool:

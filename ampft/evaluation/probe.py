@@ -29,6 +29,7 @@ from ampft.tasks.loss import summed_binary_cross_entropy, summed_cross_entropy, 
 from ampft.tasks.task import LabelledExamples, Task
 from ampft.text.numbers import counted
 
+CHECKED = 8  # examples whose logits are compared with the regression's
 BATCH = 32  # examples per forward pass; fixed, so that no setting of a run changes the weights
 MAX_UNITS = 20_000  # examples, or words, that a regression is fitted on
 # Inverses of the strength of regularisation, for features whose mean squared norm is 1.
@@ -341,13 +342,13 @@ def _ridge(rows: Rows, strength: float) -> tuple[Tensor, Tensor]:
 
 
 def _check(task: Task, model: nn.Module, layer: nn.Linear) -> None:
-    """Check on a batch that the model's logits are the regression's.
+    """Check on a few examples that the model's logits are the regression's.
 
     Raises:
         InputError: They are not, so that the layer is not the last one.
     """
     examples = task.examples("train")
-    order = np.arange(min(BATCH, len(examples.lengths)))
+    order = np.arange(min(CHECKED, len(examples.lengths)))
     ((logits, _),) = _batches(task, model, examples, order)
     with _returning_features(layer):
         ((features, _),) = _batches(task, model, examples, order)

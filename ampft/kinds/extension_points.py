@@ -33,9 +33,12 @@ class PaddingRemoval(Protocol):
     """Makes models run without padding."""
 
     def remove_padding(
-        self, model: Any, examples: Any, *, token_buckets: int | None
+        self, model: Any, examples: Any, *, token_buckets: int | None, compared: str | None = None
     ) -> tuple[bool, str]:
         """Make a model run without padding if its results stay the same.
+
+        Args:
+            compared: Note of the same call for a copy with the same weights; None for none.
 
         Returns:
             Whether it does, and a note for the user.

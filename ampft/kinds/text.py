@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,7 @@ from ampft.models.tokenizer import (
     tokenization_of,
 )
 from ampft.models.weights import LoadedModel
+from ampft.ownership import read_token
 
 EncodeWindows = Callable[[dict[str, list[Any]]], dict[str, list[Any]]]
 
@@ -171,6 +173,9 @@ class TextInputs:
     tokenizer: Any = field(repr=False)
     splits: Mapping[str, TextExamples] = field(repr=False)
     reads: Tokenization
+    # Notes on models that were compared without padding, so that a second copy with the same
+    # weights, such as the frozen encoder after a training, is not compared again.
+    _compared: dict[tuple[Any, ...], str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def tokenization(self) -> Tokenization | None:
@@ -210,7 +215,10 @@ class TextInputs:
         reuse_memory = EMBEDDING_GRADIENT.get()
         if reuse_memory is not None:
             reuse_memory(model)
-        padding_free, reason = self._remove_padding(model, settings)
+        key = (model_class, settings.pooling, settings.token_buckets)
+        padding_free, reason = self._remove_padding(model, settings, self._compared.get(key))
+        if padding_free:
+            self._compared[key] = reason
         if not padding_free and settings.evaluate_only is None and (fitted := self._fit(model)):
             notes = (*notes, *fitted)
             padding_free, reason = self._remove_padding(model, settings)
@@ -254,14 +262,16 @@ class TextInputs:
                 "or call model.resize_token_embeddings(len(tokenizer)) and save the model again."
             )
 
-    def _remove_padding(self, model: Any, settings: InputSettings) -> tuple[bool, str]:
+    def _remove_padding(
+        self, model: Any, settings: InputSettings, compared: str | None = None
+    ) -> tuple[bool, str]:
         if settings.padding:
             return False, "padded path: requested by --padding; micro-batches sorted by length"
         removal = PADDING_REMOVAL.get()
         if removal is None:
             return False, "padded path; micro-batches sorted by length"
         examples, buckets = self.splits["train"], settings.token_buckets
-        return removal.remove_padding(model, examples, token_buckets=buckets)
+        return removal.remove_padding(model, examples, token_buckets=buckets, compared=compared)
 
     def references(self, split: str, rows: slice) -> Mapping[str, Sequence[str]]:
         """Return the texts of the examples `rows`, one column per input column.
@@ -413,6 +423,7 @@ def windowed_examples(
         remove_columns=split.column_names,
         desc=f"tokenizing {name}",
         load_from_cache_file=None if words is None else False,
+        new_fingerprint=_fingerprint(split),
     )
     numbers = rows.select_columns([EXAMPLE, LENGTH]).with_format("numpy")
     owners, lengths = (np.asarray(numbers[name][:], dtype=np.int64) for name in (EXAMPLE, LENGTH))
@@ -486,11 +497,26 @@ def _tokenize(
         return encoded
 
     rows = split.map(
-        encode, batched=True, remove_columns=split.column_names, desc=f"tokenizing {name}"
+        encode,
+        batched=True,
+        remove_columns=split.column_names,
+        desc=f"tokenizing {name}",
+        new_fingerprint=_fingerprint(split),
     )
     numbers = rows.select_columns(["length", "whole"]).with_format("numpy")
     lengths, whole = (np.asarray(numbers[of][:], dtype=np.int64) for of in ("length", "whole"))
     return rows.remove_columns(["length", "whole"]), lengths, whole
+
+
+def _fingerprint(split: datasets.Dataset) -> str | None:
+    """Return a random name for what is made of rows that only this process has; None for others.
+
+    The name that the library computes finds results of an earlier process in its cache. It hashes
+    the tokenizer and much of this module, which takes half a second.
+    """
+    folders = {Path(part["filename"]).parent for part in split.cache_files}
+    is_own = all(read_token(folder) is not None for folder in folders)
+    return secrets.token_hex(8) if is_own else None
 
 
 def _whole_lengths(

@@ -13,6 +13,7 @@ import psutil
 from ampft.arguments import ClassifyArguments
 from ampft.data.request import DataRequest
 from ampft.data.sources.file_names import check_file, named_files
+from ampft.imports import no_search_for_garbage
 from ampft.runs.folder import check_output_folder
 from ampft.runs.later_parts import trained_checkpoint
 from ampft.text.terminal import labelled, print_line, print_phase
@@ -113,6 +114,7 @@ def prepare(
         AlreadyFinished: The run that would continue has finished.
     """
     check_start(args)
-    from ampft.runs.prepare import prepare
+    with no_search_for_garbage():
+        from ampft.runs.prepare import prepare
 
     return prepare(args, data, trackers)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 
 import pytest
 import torch
 from torch import nn
 
+from ampft.engine import trained_parameters
 from ampft.engine.bfloat16_adamw import BFloat16AdamW
 from ampft.engine.trained_parameters import check_optimizer_updates_parameters
 from ampft.errors import PrecisionContradicted
@@ -113,3 +115,16 @@ def test_the_check_removes_itself_after_the_first_update():
     update(model, optimizer)
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000, 4097])
+@pytest.mark.parametrize("copied", [0, 2**20])
+def test_the_sampled_weights_have_the_largest_gradient_of_their_part(size, copied, monkeypatch):
+    monkeypatch.setattr(trained_parameters, "COPIED", copied)
+    row = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    length = math.ceil(size / trained_parameters.SAMPLED)
+    expected = [
+        start + int(row[start : start + length].abs().numpy().argmax())
+        for start in range(0, size, length)
+    ]
+    assert trained_parameters._largest_of_parts(row).tolist() == expected

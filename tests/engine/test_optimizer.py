@@ -1,6 +1,8 @@
 """AdamW without decay on norms and biases, and schedules that count applied steps."""
 
 import math
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -115,3 +117,34 @@ def test_a_rate_far_above_those_in_use_is_said():
     assert rate_warning(0.1, "adamw_torch") is None
     assert "5 is far above usual rates with AdamW" in rate_warning(5.0, "adamw_torch")
     assert "share of its size" in rate_warning(1.0, "adafactor")
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (7, 0), (7, 3), (20, 20), (20, 30), (3, 1)])
+def test_the_linear_schedule_is_the_one_of_transformers_bit_for_bit(steps, warmup):
+    from transformers import get_scheduler
+
+    def states(make):
+        optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(1))], lr=0.3)
+        schedule, values = make(optimizer), []
+        for _ in range(steps + 2):
+            values.append((schedule.get_last_lr(), schedule.state_dict()))
+            optimizer.step()
+            schedule.step()
+        return values
+
+    own = states(lambda o: make_schedule(o, steps, ScheduleSettings(warmup_steps=warmup)))
+    assert own == states(
+        lambda o: get_scheduler("linear", o, num_warmup_steps=warmup, num_training_steps=steps)
+    )
+
+
+@pytest.mark.slow
+def test_a_linear_schedule_imports_no_optional_library():
+    code = (
+        "import sys, torch\n"
+        "from ampft.engine.optimizer import ScheduleSettings, make_schedule\n"
+        "optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)\n"
+        "make_schedule(optimizer, 5, ScheduleSettings())\n"
+        "print(sorted({'transformers.optimization', 'peft', 'bitsandbytes'} & {*sys.modules}))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -29,6 +29,34 @@ def test_a_supported_model_is_verified_and_packed(tiny_bert):
     assert "logits equal within" in loaded.notes[-1]
 
 
+def test_a_second_copy_of_a_model_is_not_compared_again(tiny_bert, monkeypatch):
+    task = tiny_task(tiny_bert, train=12)
+    first = task.load_model()
+    calls = []
+    monkeypatch.setattr(choice, "verify_packing", lambda model, batch: calls.append(model))
+    second = task.load_model()
+    assert not calls
+    assert second.padding_free
+    assert second.notes == first.notes
+    batch = task.examples("train").collate(np.arange(12))
+    second.model.load_state_dict(first.model.state_dict())
+    logits = [task.logits(loaded.model.eval(), batch) for loaded in (first, second)]
+    assert torch.equal(*logits)
+
+
+def test_a_model_whose_logits_differ_is_compared_again(tiny_bert, monkeypatch):
+    task, calls = tiny_task(tiny_bert, train=12), []
+
+    def differ(model, batch):
+        calls.append(model)
+        return PackingError(0.1, 0.0)
+
+    monkeypatch.setattr(choice, "verify_packing", differ)
+    notes = [task.load_model().notes[-1] for _ in range(2)]
+    assert notes == ["padded path: logits without padding differ by 1.0e-01"] * 2
+    assert len(calls) >= 2
+
+
 def test_padding_is_kept_if_logits_differ(tiny_bert, monkeypatch):
     monkeypatch.setattr(choice, "verify_packing", lambda model, batch: PackingError(0.1, 0.0))
     loaded = tiny_task(tiny_bert, train=12).load_model()

@@ -27,6 +27,8 @@ from ampft.errors import InputError
 from ampft.machine import resident_peak
 from ampft.media.media_inputs import load_or_create
 from ampft.models.pretrained import (
+    WeightsSource,
+    check_weights_finite,
     check_weights_fit_memory,
     load_config,
     load_pretrained,
@@ -421,3 +423,26 @@ def test_a_model_without_gradient_checkpointing_is_refused():
             "AutoModelForImageClassification", None, {}, lambda: (config, "ResNet"),
             trust_remote_code=False, gradient_checkpointing=True,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_one_weight_that_is_not_finite_is_found(value):
+    model = torch.nn.Linear(3, 3)
+    with torch.no_grad():
+        model.bias[1] = value
+    with pytest.raises(InputError, match="parameter bias contains NaN or infinite values"):
+        check_weights_finite(model, WeightsSource("folder"))
+
+
+@pytest.mark.parametrize("opposite", [1.0, -1.0])
+def test_weights_whose_sum_overflows_are_finite(opposite):
+    model = torch.nn.Linear(4, 4)
+    largest = torch.finfo(torch.float32).max
+    with torch.no_grad():
+        model.weight.fill_(largest)
+        model.weight[2:] = opposite * largest
+    check_weights_finite(model, WeightsSource("folder"))
+    with torch.no_grad():
+        model.weight[0, 0], model.weight[3, 3] = float("inf"), -float("inf")
+    with pytest.raises(InputError, match="parameter weight contains NaN"):
+        check_weights_finite(model, WeightsSource("folder"))

@@ -16,12 +16,16 @@ from ampft.models.by_length import largest_part
 PACKED_TOLERANCE = 1e-4
 
 
-def remove_padding(model: Any, examples: Any, *, token_buckets: int | None) -> tuple[bool, str]:
+def remove_padding(
+    model: Any, examples: Any, *, token_buckets: int | None, compared: str | None = None
+) -> tuple[bool, str]:
     """Make a model run without padding if its results stay the same.
 
     Args:
         examples: Training examples, as the module of a kind makes them.
         token_buckets: Multiple to which the tokens of a batch are filled up; None for none.
+        compared: Note of the same call for a copy with the same weights, whose results were
+            compared; None compares them.
 
     Returns:
         Whether it does, and a note for the user.
@@ -30,6 +34,9 @@ def remove_padding(model: Any, examples: Any, *, token_buckets: int | None) -> t
     if not support.supported:
         return False, f"padded path: {support.reason}; micro-batches sorted by length"
     limit_kernel_caches()  # must precede the first product
+    if compared is not None:
+        install_packing(model, token_buckets=token_buckets)
+        return True, compared
     batch = examples.collate(ids_of_varied_length(examples.lengths))
     error = verify_packing(model, largest_part(model, model_inputs(batch)))
     for part, difference in error._asdict().items():
