@@ -585,9 +585,9 @@ def _label_notes(names: Sequence[str], labels: RowLabels, *, several: bool) -> l
 
 def _may_be_unlabelled(name: str, names: Sequence[str]) -> bool:
     """Return whether a class is -1 and may mean no label: not beside only 1, nor on a scale."""
-    numbers = {float(other) for other in names if NUMBER.fullmatch(other.strip())}
     if not NUMBER.fullmatch(name.strip()) or float(name) != UNLABELLED:
         return False
+    numbers = {float(other) for other in names if NUMBER.fullmatch(other.strip())}
     return min(numbers) == UNLABELLED and not (len(numbers) == len(names) == 2 and 1 in numbers)
 
 
