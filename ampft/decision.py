@@ -178,11 +178,14 @@ class Sentence:
     text: str
     words: tuple[Any, ...]
 
-    def entities(self, tags: Sequence[str], best: FloatArray) -> list[dict[str, Any]]:
+    def entities(
+        self, tags: Sequence[str], best: FloatArray, decimals: int | None = ROUNDED
+    ) -> list[dict[str, Any]]:
         """Return the entities; their confidence is the mean over their words.
 
         Args:
             best: (w,) probability of each.
+            decimals: Decimal places of the confidences; None does not round.
         """
         found = []
         for label, first, end in entities(tags):
@@ -193,7 +196,7 @@ class Sentence:
                     "end": inside[-1].end,
                     "label": label,
                     "text": self.text[inside[0].start : inside[-1].end],
-                    "confidence": round(float(best[first:end].mean()), ROUNDED),
+                    "confidence": _shown(best[first:end].mean(), decimals),
                 }
             )
         return found
@@ -242,12 +245,16 @@ class Rule:
         return Answers(labels, confidence, self.decisions.answered(confidence))
 
     def word_columns(
-        self, sentences: Sequence[Sentence], probabilities: Sequence[FloatArray]
+        self,
+        sentences: Sequence[Sentence],
+        probabilities: Sequence[FloatArray],
+        decimals: int | None = ROUNDED,
     ) -> dict[str, list[Any]]:
         """Return the shown columns of sentences; entities only if tags form them.
 
         Args:
             probabilities: (w, K) array of the w words of each.
+            decimals: Decimal places of the confidences; None does not round.
         """
         names = self.label_names
         tags = [[names[code] for code in each.argmax(axis=1)] for each in probabilities]
@@ -255,11 +262,11 @@ class Rule:
         columns: dict[str, list[Any]] = {
             "words": [[word.text for word in sentence.words] for sentence in sentences],
             "prediction": tags,
-            "confidence": [round(float(each.min()), ROUNDED) for each in best],
+            "confidence": [_shown(each.min(), decimals) for each in best],
         }
         if is_bio(names):
             rows = zip(sentences, tags, best, strict=True)
-            columns[ENTITIES] = [sentence.entities(*found) for sentence, *found in rows]
+            columns[ENTITIES] = [sentence.entities(*found, decimals) for sentence, *found in rows]
         return columns
 
 
@@ -308,6 +315,11 @@ def is_described(features: Sequence[str], text: str) -> bool:
 def template(features: Sequence[str]) -> str:
     """Return the form of a text with its features: `age: AGE. country: COUNTRY. TEXT`."""
     return with_features({name: name.upper() for name in features}, "TEXT")
+
+
+def _shown(probability: float, decimals: int | None) -> float:
+    value = float(probability)
+    return value if decimals is None else round(value, decimals)
 
 
 def softmax(logits: npt.NDArray[Any], temperature: float = 1.0) -> npt.NDArray[np.float64]:

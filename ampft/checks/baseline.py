@@ -36,8 +36,10 @@ from ampft.kinds.inputs import PredictedMasks
 from ampft.kinds.logits import model_inputs
 from ampft.models.mean_pooling import MARK
 from ampft.models.weights import LoadedModel
+from ampft.runs.extension_points import MethodLimit
 from ampft.tasks.outcome import Outcome
 from ampft.tasks.task import Task
+from ampft.text.numbers import duration
 from ampft.text.scripts import MOST_TEXTS, need_characters
 
 SHARE, LEAST_SECONDS = 0.1, 5.0  # of the training that a method may take, and allowed anyway
@@ -337,24 +339,27 @@ def baselines(
     outcome: Outcome,
     device: torch.device,
     seed: int,
-    seconds: float | None,
+    limit: MethodLimit | None,
     probe: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> dict[str, Callable[[], Outcome]]:
     """Return functions that predict the rows of an outcome by the methods that fit its task.
 
     Args:
         outcome: Outcome of the fine-tuned model.
-        seconds: Time that each method may take; None for no limit.
+        limit: Time that each method may take; None for no limit.
         probe: Weights and biases that the head began at; None without any.
     """
     split = outcome.split
 
     def check(expected: float) -> None:
-        if seconds is not None and expected > seconds:
-            raise InputError(
-                f"it would take about {expected:.0f} s, more than a tenth of the training or than "
-                "is left of --max_time. --baseline computes it"
-            )
+        if limit is None or expected <= limit.seconds:
+            return
+        most = "a tenth of the training"
+        if limit.is_left_of_max_time:
+            most = f"the {duration(limit.seconds)} that are left of --max_time"
+        raise InputError(
+            f"it would take about {duration(expected)}, more than {most}. --baseline computes it"
+        )
 
     def frozen(of_split: str) -> Outcome:
         return frozen_encoder_baseline(task, of_split, device, seed, check, probe)

@@ -179,7 +179,7 @@ def _value(value: str | float) -> str:
 
 def decimal_tick_label(value: float) -> str:
     """Return a tick label without trailing zeros."""
-    return f"{value:.4g}".replace("-", MINUS)
+    return f"{value:z.4g}".replace("-", MINUS)
 
 
 def power_of_two_label(value: float) -> Markup:

@@ -55,13 +55,29 @@ def _few_models(models: int, needed: int) -> str:
     )
 
 
+def _not_answered(arm: str, runs: int, examples: int, answered: float, wrong: float) -> str:
+    """Return how many examples an arm would answer, and how many of these it gets wrong.
+
+    Args:
+        answered: Mean over its runs.
+        wrong: Mean over its runs.
+    """
+    mean, decimals = ("", 0) if runs == 1 else (f"on average over {runs} runs ", 1)
+    share = f", and {percent(wrong / answered, 1)} of these are wrong" if answered else ""
+    return (
+        f"not every example is answered: {arm} was trained with --abstain and would answer {mean}"
+        f"{answered:,.{decimals}f} of {examples:,}{share}; here all are scored, with the "
+        "predictions that it would withhold"
+    )
+
+
 def choice_text(arm: str, metric: str, seeds: list[int], scores: Mapping[str, float]) -> str:
     """Return how the arm was chosen that is compared with the baseline.
 
     Args:
         scores: Mean of the metric by arm.
     """
-    listed = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+    listed = ", ".join(f"{name} {value:z.4f}" for name, value in scores.items())
     return (
         f"{arm} was chosen by the mean validation {metric} with {seed_list(seeds)} ({listed}); "
         "neither these runs nor these examples enter the comparison"
@@ -118,6 +134,7 @@ SENTENCES: Mapping[str, Callable[..., str]] = {
     "left_out": lambda file, rows: (
         f"rows left out: {counted(rows, 'row')} of {file} without a label or an input"
     ),
+    "not_answered": _not_answered,
     "unknown_classes": lambda arm, classes, examples: (
         f"unknown classes: {arm} was not trained on {quoted_list(classes)}, so it is wrong in all "
         f"{counted(examples, 'row')} of {'them' if len(classes) > 1 else 'it'}"

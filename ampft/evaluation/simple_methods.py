@@ -91,7 +91,7 @@ def methods_table(
             values[1] = method.cost
         return (
             method.name,
-            *(or_dash(value, "{:.4f}".format) for value in values),
+            *(or_dash(value, "{:z.4f}".format) for value in values),
             or_dash(measure.gain(method), lambda gain: gain.text(measure.scale)),
             or_dash(method.seconds, "{:.1f}".format),
         )
@@ -180,7 +180,7 @@ def _useless(
     problem: type[Problem] | Problem, constant: SimpleMethodResult, measure: _Measure
 ) -> str:
     """Return that nothing is better than a constant, and what to look at instead."""
-    value = or_dash(measure.value(constant), "{:.4f}".format)
+    value = or_dash(measure.value(constant), "{:z.4f}".format)
     text = f"nothing here beats the {constant.name} ({value} in {measure.title})"
     if constant.name != FREQUENCIES or measure.title != "accuracy":
         return text

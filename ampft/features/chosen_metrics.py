@@ -61,7 +61,7 @@ class ChosenMetrics(Feature):
             except Exception as error:  # the module is somebody else's code
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 self.write(labelled("warning", f"{FLAG} {name} failed on the split: {reason}"))
-        listed = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+        listed = ", ".join(f"{name} {value:z.4f}" for name, value in values.items())
         self.write(labelled("metrics", f"{outcome.split}, by evaluate: {listed or 'none'}"))
         numbers = {n: v for n, v in values.items() if math.isfinite(v)}
         if self.accelerator.trackers:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.decision import Abstention, Decisions
+from ampft.errors import quoted_list
 from ampft.metrics.abstention import ValidationHalves, exact_interval
 from ampft.metrics.bootstrap import Statistic, difference_interval, interval, resampled_sums
 from ampft.metrics.calibration import BINS
@@ -25,10 +26,13 @@ from ampft.tasks.tuning import (
     with_decisions,
 )
 from ampft.text.escaping import inert
-from ampft.text.numbers import counted, percent, signed_number
+from ampft.text.numbers import counted, or_dash, percent, signed_number
 from ampft.text.page import Cell, Name, Table, ValueWithDetail, terminal_table
 
 MAX_SHOWN_LABELS = 30
+# Validation rows of a label, below which the note says that they choose badly. A tenth of 20 rows
+# of a class did, and a tenth of 80 did not: `docs/rare_classes.md`.
+FEW_ROWS = 5
 USE = (
     "decision.json of the model holds these numbers, and ampft predict uses them. A pipeline of "
     "transformers does not read them: its probabilities and labels are the untouched model's."
@@ -73,6 +77,9 @@ class LabelPart:
     recall_interval: Ends
     untouched_right: int
     untouched_predicted: int
+    # Number of the validation rows behind the threshold that have the label. With 0, nothing could
+    # be chosen. None in records of earlier versions.
+    validation_rows: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +140,16 @@ class FittedPart:
         omitted = len(self.labels) - len(shown)
         more = f" {omitted} more labels are in run.json." if omitted else ""
         rule = parse_threshold_target(self.target).rule
-        header = ("label", "threshold", "precision", "recall", "untouched precision", "recall")
+        header = (
+            *("label", "validation rows", "threshold", "precision", "recall"),
+            *("untouched precision", "recall"),
+        )
+        notes = ("The choice was made on validation; new rows need not meet the target.", more)
         return Table(
             title=f"thresholds, {self.split}, chosen for {rule}",
             header=header,
             rows=[_label_row(label) for label in shown],
-            note=f"The choice was made on validation; new rows need not meet the target.{more}",
+            note="".join(notes) + _few_rows_text(self.labels),
         )
 
     def sentences(self) -> tuple[str, ...]:
@@ -213,6 +224,7 @@ def fitted_part(
     *,
     fitted_on: ValidationHalves | int,
     groups: IntArray | None,
+    labelled: IntArray,
 ) -> FittedPart:
     """Return what fitted decisions change.
 
@@ -220,6 +232,7 @@ def fitted_part(
         untouched: Predictions of the final split, without them.
         fitted_on: Halves of the validation split, or its number of rows if it was not halved.
         groups: (n,) group of each example of the final split; None if all are independent.
+        labelled: (K,) rows with each label among those that chose the thresholds.
     """
     decisions = fitted.decisions
     halves = fitted_on if isinstance(fitted_on, ValidationHalves) else None
@@ -233,7 +246,7 @@ def fitted_part(
         temperature=decisions.temperature,
         target=settings.tune_thresholds,
         figures=_figures(untouched, fitted, settings, groups),
-        labels=_label_parts(untouched, fitted, groups),
+        labels=_label_parts(untouched, fitted, groups, labelled),
         abstention=abstention,
     )
 
@@ -261,7 +274,7 @@ def _abstention_part(
 
 
 def _label_parts(
-    untouched: TunableOutcome, fitted: TunableOutcome, groups: IntArray | None
+    untouched: TunableOutcome, fitted: TunableOutcome, groups: IntArray | None, labelled: IntArray
 ) -> tuple[LabelPart, ...]:
     (every, after), (_, earlier) = label_columns(fitted), label_columns(untouched)
     parts = []
@@ -279,6 +292,7 @@ def _label_parts(
                 recall_interval=_share_interval(has & now, has, groups),
                 untouched_right=int((has & before).sum()),
                 untouched_predicted=int(before.sum()),
+                validation_rows=int(labelled[index]),
             )
         )
     return tuple(parts)
@@ -397,8 +411,8 @@ def _figure_row(figure: FigurePart) -> tuple[Cell, ...]:
         )
     return (
         figure.title,
-        ValueWithDetail(f"{figure.untouched:.4f}", _interval(figure.untouched_interval)),
-        ValueWithDetail(f"{figure.fitted:.4f}", _interval(figure.fitted_interval)),
+        ValueWithDetail(f"{figure.untouched:z.4f}", _interval(figure.untouched_interval)),
+        ValueWithDetail(f"{figure.fitted:z.4f}", _interval(figure.fitted_interval)),
         difference,
     )
 
@@ -406,12 +420,37 @@ def _figure_row(figure: FigurePart) -> tuple[Cell, ...]:
 def _label_row(label: LabelPart) -> tuple[Cell, ...]:
     return (
         Name(label.label),
-        f"{label.threshold:.4f}",
+        or_dash(label.validation_rows, "{:,}".format),
+        f"{label.threshold:z.4f}",
         _share(label.right, label.predicted, label.precision_interval),
         _share(label.right, label.labelled, label.recall_interval),
         _share(label.untouched_right, label.untouched_predicted),
         _share(label.untouched_right, label.labelled),
     )
+
+
+def _few_rows_text(labels: Sequence[LabelPart]) -> str:
+    """Return which thresholds no or few validation rows chose; empty if none."""
+    without = [label for label in labels if label.validation_rows == 0]
+    few = [label for label in labels if label.validation_rows in range(1, FEW_ROWS)]
+    text = ""
+    if without:
+        has, them = ("has", "it keeps") if len(without) == 1 else ("have", "they keep")
+        text += (
+            f" {_names(without)} {has} no validation row, so no threshold was chosen: {them} "
+            f"{without[0].threshold:g}."
+        )
+    if few:
+        has, what = ("has", "its threshold") if len(few) == 1 else ("have", "their thresholds")
+        text += (
+            f" {_names(few)} {has} fewer than {FEW_ROWS} validation rows, so {what} may be far "
+            "from the best: add rows of the label, or raise --validation_fraction."
+        )
+    return text
+
+
+def _names(labels: Sequence[LabelPart]) -> str:
+    return quoted_list(inert(label.label) for label in labels)
 
 
 def _share(count: int, total: int, ends: Ends | None = None) -> Cell:
@@ -422,7 +461,7 @@ def _share(count: int, total: int, ends: Ends | None = None) -> Cell:
 
 
 def _interval(ends: Ends) -> str:
-    return f"({ends[0]:.4f} to {ends[1]:.4f})"
+    return f"({ends[0]:z.4f} to {ends[1]:z.4f})"
 
 
 def _percents(ends: Ends) -> str:

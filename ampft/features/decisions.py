@@ -23,7 +23,7 @@ from ampft.metrics.calibration import HIGHEST, LOWEST
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import Outcome, TunableOutcome
 from ampft.tasks.task import Task
-from ampft.tasks.tuning import fit_decisions, select_rows, with_decisions
+from ampft.tasks.tuning import fit_decisions, label_columns, select_rows, with_decisions
 
 
 def validation_halves(task: Task) -> ValidationHalves:
@@ -61,14 +61,18 @@ class FittedDecisions(Feature):
         assert isinstance(outcome, TunableOutcome), "checked with the other arguments"
         if outcome.split == "validation":
             self._validation = outcome
-            is_split = self.settings.abstain is not None
-            seen = select_rows(outcome, self._halves.fit) if is_split else outcome
-            return fit_decisions(seen, self.settings, self.task.class_weights)
+            return fit_decisions(self._seen(outcome), self.settings, self.task.class_weights)
         if self._decisions is None:
             fitted = validation()
             assert isinstance(fitted, TunableOutcome)
             self._decisions, self._untouched = self._with_promise(fitted), outcome
         return with_decisions(outcome, self._decisions)
+
+    def _seen(self, validation: TunableOutcome) -> TunableOutcome:
+        """Return the validation rows that numbers are fitted on."""
+        if self.settings.abstain is None:
+            return validation
+        return select_rows(validation, self._halves.fit)
 
     def _with_promise(self, fitted: TunableOutcome) -> Decisions:
         """Return the decisions of a validation, and which rows are answered."""
@@ -86,12 +90,14 @@ class FittedDecisions(Feature):
         if self._untouched is None or self._decisions is None or self._validation is None:
             return None
         groups = dependent_groups(self.task.data, self._untouched.split)
+        has_labels, _ = label_columns(self._seen(self._validation))
         return fitted_part(
             self._untouched,
             with_decisions(self._untouched, self._decisions),
             self.settings,
             fitted_on=self._halves if self.settings.abstain is not None else len(self._validation),
             groups=None if groups is None else groups.ids,
+            labelled=has_labels.sum(axis=0),
         )
 
     def save_results(self, folder: Path) -> None:

@@ -212,7 +212,7 @@ class Validations(Feature):
     def _values_text(self, metrics: Mapping[str, float | None]) -> str:
         titles = self.printed or dict(zip(metrics, metrics, strict=True))
         return ", ".join(
-            f"{title} {'undefined' if metrics[name] is None else f'{metrics[name]:.3f}'}"
+            f"{title} {'undefined' if metrics[name] is None else f'{metrics[name]:z.3f}'}"
             for name, title in titles.items()
         )
 

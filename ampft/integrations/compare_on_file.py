@@ -178,6 +178,7 @@ def _predicted(
         },
         texts=dict(zip(ids, texts, strict=True)) if texts else {},
         groups=dict(zip(ids, groups, strict=True)) if group else {},
+        answered={} if found.answered is None else dict(zip(ids, found.answered, strict=True)),
     )
     return run, list(map(str, without))
 
@@ -209,7 +210,7 @@ def _without(run: ForeignRun, ids: Set[str]) -> ForeignRun:
         return run
     if not run.ids.keys() - ids:
         raise InputError(f"{FLAG}: no row has the inputs of all models. Pass a file with them.")
-    of_rows = ("ids", "labels", "predictions", "probabilities", "texts", "groups")
+    of_rows = ("ids", "labels", "predictions", "probabilities", "texts", "groups", "answered")
     rest: dict[str, Any] = {
         name: {row: value for row, value in getattr(run, name).items() if row not in ids}
         for name in of_rows

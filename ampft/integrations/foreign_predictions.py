@@ -504,6 +504,9 @@ def _run_predictions(
         digest.update(probabilities.tobytes())
         confidence = probabilities[np.arange(len(ids)), predicted]
         metrics[CALIBRATION_ERROR] = expected_calibration_error(confidence, correct)
+    answered = None
+    if run.answered:
+        answered = np.array([run.answered[id_] for id_ in ids], dtype=bool)
     primary = sums[metric]
     many = len(names) > MAX_COMPARED_CLASSES
     return RunPredictions(
@@ -517,6 +520,7 @@ def _run_predictions(
         bins=None if confidence is None else calibration_sums(confidence, correct, bins=BINS),
         class_sums=class_sums if groups is None else class_sums.grouped(groups.ids),
         folds=_folds(run, ids, groups),
+        answered=answered,
         sha256=digest.hexdigest(),
     )
 

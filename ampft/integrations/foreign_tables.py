@@ -62,6 +62,8 @@ class ForeignRun:
     groups: dict[str, str | None] = field(default_factory=dict)  # Group by id, likewise.
     # Fold of a cross-validation by id, likewise.
     folds: dict[str, str] = field(default_factory=dict)
+    # Whether the model would answer the row, by id, of a model with `--abstain`; empty without.
+    answered: dict[str, bool] = field(default_factory=dict)
 
 
 Runs = dict[str, dict[int, ForeignRun]]

@@ -26,7 +26,12 @@ from PIL import Image
 from ampft.data.dataset import RAW_TEXT_COLUMN, ClassificationData
 from ampft.data.splits import FILE_COLUMN, NUMBER_COLUMNS
 from ampft.decision import (
+    ABSTENTION,
     CONTRACT_NAME,
+    POSITIVE_LABEL,
+    POSITIVE_THRESHOLD,
+    TEMPERATURE,
+    THRESHOLDS,
     Contract,
     column_starts,
     entities,
@@ -71,6 +76,14 @@ SAME_PIXELS = 1e-3  # largest share of the pixels of a mask that rounding change
 ROUNDINGS, LARGEST = 16, 0.25
 LARGE = 50_000_000  # parameters of a model whose copies are removed at once
 LISTED = 3  # settings in a sentence
+# Entries of decision.json that a pipeline does not read.
+UNUSED = {
+    TEMPERATURE: "the temperature",
+    THRESHOLDS: "the tuned thresholds",
+    POSITIVE_LABEL: "the tuned threshold",
+    POSITIVE_THRESHOLD: "the tuned threshold",
+    ABSTENTION: "the abstention",
+}
 IN_A_FILE = [name for name, shown in NUMBER_COLUMNS.items() if shown != "position"]
 
 
@@ -493,6 +506,28 @@ class _Served:
             tags = [names[code] for code in self.expected[question.row].argmax(axis=1)]
             self.other_entities += entities_differ(question, list(entities(tags)))
 
+    def _unused_decisions(self, outcome: TunableOutcome, asked: int) -> Iterator[str]:
+        """Yield what a pipeline does not use of the decisions, and what its user sees instead."""
+        entries = outcome.decisions.entries(self.record.label_names)
+        unused = list(dict.fromkeys(UNUSED[name] for name in entries))
+        if not entries and self.other_labels:
+            unused = [f"--threshold {outcome.threshold:g}"]
+        if not unused:
+            return
+        label = "other labels" if self.row.several_labels else "another class"
+        seen = {
+            "other probabilities": TEMPERATURE in entries,
+            f"{label} in {self.other_labels} of {asked} rows": self.other_labels
+            or entries.keys() & {THRESHOLDS, POSITIVE_THRESHOLD},
+            "an answer to every row": ABSTENTION in entries,
+        }
+        listed = " and ".join(each for each, is_seen in seen.items() if is_seen)
+        them = "them" if len(unused) > 1 or unused[0].endswith("s") else "it"
+        yield (
+            f"A pipeline does not use {' and '.join(unused)}: its user sees {listed}. "
+            f"ampft predict uses {them}."
+        )
+
     def notes(self) -> Iterator[str]:
         yield from self.unasked
         if self.row.labels_of_columns:
@@ -506,14 +541,7 @@ class _Served:
             yield f"Not asked in {PIPELINE}: {count} {reason}."
         asked = len(self.rows) - self.left_out.total()
         if isinstance(self.outcome, TunableOutcome):
-            entries = self.outcome.decisions.entries(self.record.label_names)
-            if entries or self.other_labels:
-                what = ", ".join(entries) or f"--threshold {self.outcome.threshold:g}"
-                seen = "other labels" if self.row.several_labels else "another class"
-                yield (
-                    f"A pipeline does not use {what}: its user sees {seen} in {self.other_labels} "
-                    f"of {asked} rows, and an answer to every row. ampft predict uses it."
-                )
+            yield from self._unused_decisions(self.outcome, asked)
         if self.other_entities:
             yield (
                 f"A pipeline joins tokens to words by its own rule, so that it shows other "

@@ -55,7 +55,7 @@ def _shares(data: ClassificationData) -> str:
         numbers = number_labels(train)
         return (
             f"{short(data.number_name, SHOWN_NAME)} from {numbers.min():g} to {numbers.max():g}, "
-            f"mean {numbers.mean():.4g}, of {len(train):,} training rows"
+            f"mean {numbers.mean():z.4g}, of {len(train):,} training rows"
         )
     if data.masks is not None:
         masks = data.masks["train"]

@@ -168,10 +168,10 @@ class MultiLabelReport(Report):
             header = (*header, "threshold")
             rule = (
                 "A label is predicted if its probability is at least its threshold, which was "
-                "chosen on the validation split."
+                "chosen on the validation split, if that has rows of the label."
             )
         means = (
-            f"{TITLES[name]} {value:.4f}"
+            f"{TITLES[name]} {value:z.4f}"
             for name, value in self.means.items()
             if name != SAMPLES_F1.name
         )

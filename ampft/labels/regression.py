@@ -90,12 +90,12 @@ class RegressionReport(Report):
             "spearman": "Spearman correlation",
         }
         rows = [
-            (titles[name], or_dash(value, "{:.4f}".format))
+            (titles[name], or_dash(value, "{:z.4f}".format))
             for name, value in self.own_metrics().items()
         ]
         note = (
             f"{self.examples:,} examples of {self.name}; labels have the mean "
-            f"{self.label_mean:.4g} and the standard deviation {self.label_deviation:.4g}."
+            f"{self.label_mean:z.4g} and the standard deviation {self.label_deviation:z.4g}."
         )
         return (Table(header=("metric", "value"), rows=rows, note=f"{note}{self.added_text}"),)
 
@@ -378,7 +378,7 @@ class Regression:
 
     def predicted(self, decoded: Mapping[str, npt.NDArray[Any]]) -> list[tuple[str, float]]:
         """Return the predicted number of each example as text, without a confidence."""
-        return [(f"{value:.6g}", float("nan")) for value in decoded["values"][:, 0].tolist()]
+        return [(f"{value:z.6g}", float("nan")) for value in decoded["values"][:, 0].tolist()]
 
     @staticmethod
     def has_class(
@@ -390,6 +390,6 @@ class Regression:
     @staticmethod
     def choice_text(choice: Any, label_names: Sequence[str]) -> str:
         """Return a number as text."""
-        return f"{float(choice):.6g}"
+        return f"{float(choice):z.6g}"
 
     truth_text = choice_text

@@ -212,7 +212,7 @@ class PixelLabels:
         correct, labelled, predicted = np.asarray(choice)[1:].reshape(3, len(label_names))
         sums = np.concatenate([correct, labelled, predicted, [labelled.sum()]]).astype(np.float64)
         return ", ".join(
-            f"{metric.title} {float(metric.from_sums(sums)):.3f}"
+            f"{metric.title} {float(metric.from_sums(sums)):z.3f}"
             for metric in (MEAN_IOU, PIXEL_ACCURACY)
         )
 

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,16 @@ def mask_output(request: PredictRequest, config: Any) -> RowOutput:
         InputError: No file is named for rows of files, or the folder contains files.
     """
     if not request.files:
-        return RowOutput(_pictures)
+        return RowOutput(partial(_pictures, decimals=request.decimals))
     if request.output_file is None:
         raise InputError(
             "--output_file is missing: the masks are written into a folder beside it. Choose a "
             "table, such as --output_file predicted.csv for masks in predicted_masks/."
         )
     path = Path(request.output_file)
-    folder = MaskFolderWriter(path.with_name(f"{path.stem}_masks"), config.label_colors)
+    folder = MaskFolderWriter(
+        path.with_name(f"{path.stem}_masks"), config.label_colors, request.decimals
+    )
     if (excess := len(os.fsencode(folder.path.name)) - LONGEST_NAME) > 0:
         raise InputError(
             f"--output_file {path}: the masks are written into {folder.path.name}, a name that is "
@@ -58,12 +61,14 @@ def mask_output(request: PredictRequest, config: Any) -> RowOutput:
     return RowOutput(folder.columns, summary=folder.summary)
 
 
-def _pictures(rows: Sequence[tuple[Any, ...]], predictions: PredictedRows) -> dict[str, list[Any]]:
+def _pictures(
+    rows: Sequence[tuple[Any, ...]], predictions: PredictedRows, *, decimals: int | None
+) -> dict[str, list[Any]]:
     """Return prediction, confidence, and the picture of each mask."""
     del rows
     masks = predictions.decoded.get(MASK_COLUMN, ())
     pictures = [Image.open(io.BytesIO(png)) for png in masks]
-    return {**predictions.columns(), MASK_COLUMN: pictures}
+    return {**predictions.columns(decimals=decimals), MASK_COLUMN: pictures}
 
 
 @dataclass
@@ -72,6 +77,7 @@ class MaskFolderWriter:
 
     path: Path  # Path of the folder.
     palette: Sequence[Any]  # (red, green, blue) of each class.
+    decimals: int | None = 6  # Decimal places of the confidences; None does not round.
     # Names of the masks that were written, without the suffix.
     names: list[str] = field(default_factory=list)
 
@@ -86,7 +92,7 @@ class MaskFolderWriter:
         """
         masks = predictions.decoded.get(MASK_COLUMN, ())
         paths = [str(self._save(image, png)) for (image,), png in zip(rows, masks, strict=True)]
-        return {**predictions.columns(), MASK_COLUMN: paths}
+        return {**predictions.columns(decimals=self.decimals), MASK_COLUMN: paths}
 
     def summary(self) -> str:
         return f"{self.path}: {counted(len(self.names), 'mask')}"

@@ -473,7 +473,7 @@ class Training:
             write_results(folder, record, predictions, _write_predictions)
         loop.finished = True
         state.history.close()
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+        figures = ", ".join(f"{name} {value:z.4f}" for name, value in numbers.items())
         lines = [("warning", text) for text in record.warnings.values()]
         lines += [("stopped", record.reason)] if record.reason else []
         lines.append(("wrote", f"{folder.path}: model, history, record"))

@@ -120,6 +120,14 @@ class ServeBack(Protocol):
     ) -> ServedPart: ...
 
 
+@dataclass(frozen=True)
+class MethodLimit:
+    """The time that a simple method may take."""
+
+    seconds: float
+    is_left_of_max_time: bool = False  # Otherwise, it is a share of the training.
+
+
 class Baselines(Protocol):
     """Returns functions that predict the rows of an outcome by simple methods."""
 
@@ -129,7 +137,7 @@ class Baselines(Protocol):
         outcome: Outcome,
         device: torch.device,
         seed: int,
-        seconds: float | None,
+        limit: MethodLimit | None,
         probe: tuple[Tensor, Tensor] | None = None,
     ) -> dict[str, Callable[[], Outcome]]: ...
 

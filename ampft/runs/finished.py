@@ -92,7 +92,8 @@ class FinishedRun:
             batch_size: Inputs per forward pass.
             top_k: Number of most probable labels to add.
             all_probabilities: Whether to add the probability of every label.
-            decimals: Decimal places of the probabilities; None does not round.
+            decimals: Decimal places of the probabilities, 0 or more; None does not round. Refused
+                for numbers, which have no probability.
 
         Returns:
             One row per input, with `prediction` and `confidence`, and `answered` if the model was

@@ -182,7 +182,7 @@ class _LineFeeds:
 
 def _csv_number(value: float) -> str:
     """Return a rounded probability with six decimals, a number with the digits of float32."""
-    return f"{value:.6f}" if value == round(value, 6) else f"{value:.9g}"
+    return f"{value:z.6f}" if value == round(value, 6) else f"{value:.9g}"
 
 
 def _csv_cell(value: Any) -> Any:
@@ -650,6 +650,16 @@ def check_output_columns(request: PredictRequest, record: RunRecord) -> None:
     for name in ("top_k", "all_probabilities"):
         if units is not None and getattr(request, name):
             raise InputError(f"--{name} has no effect on {units}. Remove the flag.")
+    decimals = request.decimals
+    if units == "numbers" and decimals not in (None, PredictRequest.decimals):
+        raise InputError(
+            f"decimals: received {decimals}, but it rounds probabilities, and this model predicts "
+            "numbers. Remove it, and round the column prediction yourself."
+        )
+    if decimals is not None and (isinstance(decimals, bool) or not isinstance(decimals, int)):
+        raise InputError(f"decimals: received {decimals!r}. Pass a whole number, or None.")
+    if decimals is not None and decimals < 0:
+        raise InputError(f"decimals: received {decimals}. Pass 0 or more, or None for no rounding.")
     classes = len(record.label_names)
     if not 0 <= request.top_k <= classes:
         raise InputError(

@@ -41,7 +41,7 @@ RESERVED_COLUMNS = (
     *("loss", WEIGHT),
     *("pixel_cells", "pixel_counts", "pixel_loss", "pixel_squared_loss", "pixel_calibration"),
     *("mask_digest", MASK_COLUMN),
-    *("confidence", "probabilities", "group_id", "fold"),
+    *("confidence", "probabilities", "answered", "group_id", "fold"),
     *("file", "file_line", "file_row", "position", "id"),
 )
 # Raised by a column that is missing or has an unexpected type or value.

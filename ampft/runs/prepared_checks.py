@@ -402,7 +402,7 @@ def check_precision(prepared: Prepared) -> PrecisionCheck:
     if change.harm is not None:
         raise InputError(
             f"--check_precision: {mode} does not hold: {change.harm}. Compared with float32, the "
-            f"gradient has a cosine of {change.cosine:.2f} and {change.size:.2f} times the norm "
+            f"gradient has a cosine of {change.cosine:z.2f} and {change.size:.2f} times the norm "
             f"(it differs most in {worst[0]}: {worst[1]:.0%}). Use --mixed_precision fp32; ampft "
             "doctor finds the module and a cure."
         )

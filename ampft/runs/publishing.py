@@ -413,7 +413,7 @@ def accuracy_interval(record: RunRecord, report: Report) -> tuple[float, float] 
 
 def interval_text(interval: tuple[float, float]) -> str:
     """Return an interval as a clause for readers."""
-    return f"95 % interval over examples {interval[0]:.4f} to {interval[1]:.4f}"
+    return f"95 % interval over examples {interval[0]:z.4f} to {interval[1]:z.4f}"
 
 
 # Predictions contain texts, and run.json and the history of paths and hardware stay here.

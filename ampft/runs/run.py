@@ -42,7 +42,7 @@ from ampft.models.weights import gather_sharded_weights, weights_size
 from ampft.precision.compilation import partial_compilation_warning
 from ampft.precision.modes import is_fp32
 from ampft.runs.client_answers import SERVED_BACK
-from ampft.runs.extension_points import METHODS_TO_COMPARE, SERVE_BACK
+from ampft.runs.extension_points import METHODS_TO_COMPARE, SERVE_BACK, MethodLimit
 from ampft.runs.folder import RunFolder
 from ampft.runs.history import write_csv
 from ampft.runs.later_parts import (
@@ -323,12 +323,14 @@ def _simple_methods(
     simple = METHODS_TO_COMPARE.get()
     if simple is not None and args.baseline is not False and not args.evaluated:
         training = timings.get("training_seconds") or 0.0
-        seconds = None if args.baseline else max(simple.share * training, simple.least_seconds)
-        if seconds is not None and left is not None:
-            seconds = min(seconds, max(left, 0.0))
+        method_limit = None
+        if not args.baseline:
+            method_limit = MethodLimit(max(simple.share * training, simple.least_seconds))
+            if left is not None and left < method_limit.seconds:
+                method_limit = MethodLimit(max(left, 0.0), is_left_of_max_time=True)
         device = prepared.accelerator.device
         probe = prepared.loaded.probe
-        others = simple.baselines(prepared.task, outcome, device, args.seed, seconds, probe)
+        others = simple.baselines(prepared.task, outcome, device, args.seed, method_limit, probe)
         methods = others | methods
     return compared_methods(prepared.task, outcome, methods)
 

@@ -121,7 +121,7 @@ def heading(record: RunRecord) -> str:
     if record.best is not None:
         best = record.best
         lines["weights"] = (
-            f"{best_moment(record)}, {inert(best.reason)}: {best.metric} {best.value:.4f}"
+            f"{best_moment(record)}, {inert(best.reason)}: {best.metric} {best.value:z.4f}"
         )
     if record.head_scale is not None:
         lines["scaled"] = record.head_scale.text
@@ -162,7 +162,7 @@ def report_with_heading(report: Report, *, selected: bool) -> str:
     line = f"{report.title}, {inert(report.split)}, {counted(report.examples, 'example')}"
     top5 = report.metrics().get("top5_accuracy")
     if top5 is not None:
-        line += f"; top-5 accuracy {top5:.4f}"
+        line += f"; top-5 accuracy {top5:z.4f}"
     if selected:
         line += "; the epoch was also chosen on this split, so expect lower scores on new data"
     rare = rare_classes_text(report)

@@ -263,7 +263,7 @@ class Problem(Protocol):
 def main_metrics_text(problem: type[Problem] | Problem, metrics: Mapping[str, float | None]) -> str:
     """Return the first two printed metrics: "accuracy 0.8642, macro F1 0.8635"."""
     return ", ".join(
-        f"{problem.metrics[name].title} {'undefined' if value is None else f'{value:.4f}'}"
+        f"{problem.metrics[name].title} {'undefined' if value is None else f'{value:z.4f}'}"
         for name in problem.printed[:2]
         for value in (metrics.get(name),)
     )

@@ -95,7 +95,7 @@ class Report:
     @property
     def added_text(self) -> str:
         """Sentences that follow others: added metrics, and by what metrics count; may be empty."""
-        listed = ", ".join(f"{each.title} {each.value:.4f}" for each in self.added)
+        listed = ", ".join(f"{each.title} {each.value:z.4f}" for each in self.added)
         weighted = " Metrics count rows by their weights." if self.is_weighted else ""
         return f" Further metrics: {listed}.{weighted}" if listed else weighted
 

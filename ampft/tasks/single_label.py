@@ -162,7 +162,10 @@ class ClassificationReport(Report):
         absent = [name for name, scores in pairs if not scores.support]
         if not absent:
             return ""
-        return f"No {self.split} example has the label {quoted_list(absent)}; their F1 counts as 0."
+        whose = "its" if len(absent) == 1 else "their"
+        return (
+            f"No {self.split} example has the label {quoted_list(absent)}; {whose} F1 counts as 0."
+        )
 
     @property
     def shown(self) -> tuple[int, ...]:
@@ -206,7 +209,7 @@ class ClassificationReport(Report):
         if self.top5_accuracy is not None:
             others["top-5 accuracy"] = self.top5_accuracy
         listed = (
-            f"{name} {'undefined' if v is None else f'{v:.4f}'}" for name, v in others.items()
+            f"{name} {'undefined' if v is None else f'{v:z.4f}'}" for name, v in others.items()
         )
         return (
             Table(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,21 +77,25 @@ ENTITIES_TYPE = pa.list_(  # the first rows may have no entity that shows it
 
 def sentence_output(request: PredictRequest, config: Any) -> RowOutput:
     """Return what predictions add to sentences: words, tags, confidence and entities; CoNLL too."""
-    del request, config
+    del config
     formats = dict.fromkeys(CONLL_SUFFIXES, _conll_text)
-    return RowOutput(_columns, {ENTITIES: ENTITIES_TYPE}, formats)
+    columns = partial(_columns, decimals=request.decimals)
+    return RowOutput(columns, {ENTITIES: ENTITIES_TYPE}, formats)
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], predictions: PredictedRows) -> dict[str, list[Any]]:
+def _columns(
+    rows: Sequence[tuple[Any, ...]], predictions: PredictedRows, *, decimals: int | None
+) -> dict[str, list[Any]]:
     """Return the columns of sentences; entities only if tags form them.
 
     Args:
         rows: A `Sentence` each.
         predictions: Their predictions, with probabilities (words, K) of each.
+        decimals: Decimal places of the confidences; None does not round.
     """
     sentences: list[Sentence] = [sentence for (sentence,) in rows]
     rule = Rule(predictions.label_names)
-    return rule.word_columns(sentences, list(predictions.decoded["probabilities"]))
+    return rule.word_columns(sentences, list(predictions.decoded["probabilities"]), decimals)
 
 
 def _conll_text(cells: Sequence[Any]) -> str:

@@ -34,6 +34,7 @@ from ampft.evaluation.simple_methods import (
     methods_table,
 )
 from ampft.features.decision_figures import FigurePart, FittedPart
+from ampft.runs.extension_points import MethodLimit
 from ampft.runs.run_text import problem_of, simple_methods_answer
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
@@ -151,11 +152,16 @@ def test_a_method_that_takes_too_long_or_fails_has_a_reason(tiny_bert):
     def broken():
         raise RuntimeError("out of memory")
 
-    methods = baselines(task, constant, CPU, 0, seconds=0.0) | {"broken": broken}
+    methods = baselines(task, constant, CPU, 0, MethodLimit(0.0)) | {"broken": broken}
     frozen, words, other = compared_methods(task, constant, methods)
     for each in (frozen, words):
         assert not each.metrics
-        assert "more than a tenth of the training or than is left of --max_time." in each.reason
+        assert "more than a tenth of the training. --baseline computes it" in each.reason
+        assert "--max_time" not in each.reason
+    left = MethodLimit(0.0, is_left_of_max_time=True)
+    for each in compared_methods(task, constant, baselines(task, constant, CPU, 0, left)):
+        assert "more than the 0.0 s that are left of --max_time." in each.reason
+        assert "a tenth" not in each.reason
     assert other.reason == "out of memory"
     table = methods_table(task.problem, constant.metrics(), 1.0, (other,))
     assert table.note == "No result of broken: out of memory."

@@ -327,3 +327,31 @@ def test_what_the_data_can_fulfil_is_accepted():
     check_data_for_decisions(
         ValidationFitSettings(abstain=0.02), "text", TWO, ROWS, rows_needed(0.02)
     )
+
+
+def test_a_label_without_a_validation_row_is_said_to_keep_its_threshold(monkeypatch):
+    validation, test = several("validation", 200, 0), several("test", 100, 1)
+    labels = validation.labels.copy()
+    labels[:, 1] = False
+    labels[:, 2] = False
+    labels[:3, 2] = True
+    validation = replace(validation, labels=labels)
+    settings = ValidationFitSettings(tune_thresholds="f1")
+    outcome, part, _ = fitted(settings, validation, test, monkeypatch)
+    assert [each.validation_rows for each in part.labels] == labels.sum(axis=0).tolist()
+    assert outcome.decisions.thresholds[1] == 0.5
+    note = part.tables()[-1].note
+    assert "'b' has no validation row, so no threshold was chosen: it keeps 0.5." in note
+    assert "'c' has fewer than 5 validation rows, so its threshold may be far from" in note
+    assert "'a'" not in note
+    assert "'d'" not in note
+    assert "if that has rows of the label" in outcome.report().text().replace("\n", " ")
+
+
+def test_with_abstention_only_the_rows_that_choose_are_counted(monkeypatch):
+    validation, test = single("validation", 600, 0), single("test", 500, 1)
+    settings = ValidationFitSettings(tune_thresholds="f1", abstain=0.3)
+    _, part, feature = fitted(settings, validation, test, monkeypatch)
+    halves = split_in_halves(600, None)
+    assert part.labels[0].validation_rows == (validation.labels[halves.fit] == 1).sum()
+    assert feature.record()["decisions"].fitted_rows == len(halves.fit)

@@ -17,6 +17,7 @@ import ampft.cli
 import ampft.runs.predict
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.html import html_text
+from ampft.decision import CONTRACT_NAME, Abstention, Contract, Decisions
 from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.integrations.compare_on_file import compare_on
@@ -165,3 +166,34 @@ def test_the_encoding_of_the_rows_is_a_flag(models, today, capsys):
         capsys.readouterr().err
     )
     assert ampft.cli.main([*command, "--encoding", "cp1252"]) == 0
+
+
+def test_rows_that_a_model_would_not_answer_are_counted(models, today):
+    """Recomputed from what `ampft predict` writes, where such rows have no prediction."""
+    old, new = models
+    request = PredictRequest(files=(str(today),), output_file=str(today.with_name("all.csv")))
+    predict_file(str(new), request)
+    every = pd.read_csv(request.output_file)
+    contract = Contract.read(new)
+    least = float(every["confidence"].median())
+    promise = Decisions(abstention=Abstention(0.3, least))
+    rule = replace(contract.rule, decisions=promise)
+    (new / CONTRACT_NAME).write_text(replace(contract, rule=rule).text())
+    comparison = compare_on(str(today), [old, new])
+    answered = every[every["confidence"] >= least]
+    wrong = (answered["prediction"] != answered["label"]).mean()
+    (text,) = [
+        text for text in remark_texts(comparison.stamps) if text.startswith("not every example")
+    ]
+    assert f"new was trained with --abstain and would answer {len(answered)} of 90" in text
+    assert f"and {100 * wrong:.1f} % of these are wrong" in text
+    assert "run was trained" not in " ".join(remark_texts(comparison.stamps))
+    assert comparison.arms[1].metrics["accuracy"].mean == pytest.approx(
+        (every["prediction"] == every["label"]).mean()
+    )
+    # A model that answers nothing has no share of wrong answers.
+    promise = Decisions(abstention=Abstention(0.3, None))
+    rule = replace(contract.rule, decisions=promise)
+    (new / CONTRACT_NAME).write_text(replace(contract, rule=rule).text())
+    texts = " ".join(remark_texts(compare_on(str(today), [old, new]).stamps))
+    assert "would answer 0 of 90; here all are scored" in texts

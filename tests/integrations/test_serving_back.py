@@ -137,7 +137,9 @@ def test_no_other_process_is_waited_for(text_run, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_pipeline_is_said_not_to_use_a_temperature(text_run):
     (note,) = served(text_run).notes
-    assert note.startswith("A pipeline does not use logit_temperature: ")
+    assert note.startswith("A pipeline does not use the temperature: ")
+    assert "other probabilities" in note
+    assert "every row" not in note
 
 
 @pytest.mark.slow

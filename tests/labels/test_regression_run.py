@@ -104,6 +104,11 @@ def test_predict_writes_and_scores_numbers(run, tmp_path):
     done = call_here(BIN / "ampft", "predict", "--model", run.folder, file, "--all_probabilities")
     assert done.returncode == 2
     assert "--all_probabilities has no effect on numbers" in done.stderr
+    with pytest.raises(ampft.InputError, match="decimals: received 2, but it rounds probabilities"):
+        ampft.FinishedRun(run.folder).predict(["w1"], decimals=2)
+    with pytest.raises(ampft.InputError, match="decimals: received -1"):
+        ampft.FinishedRun(run.folder).predict(["w1"], decimals=-1)
+    assert len(ampft.FinishedRun(run.folder).predict(["w1"], decimals=None)) == 1
     write_csv(tmp_path / "bad.csv", [("w1", "old")], ("text", "year"))
     done = succeeded(
         call_here(BIN / "ampft", "predict", "--model", run.folder, tmp_path / "bad.csv")

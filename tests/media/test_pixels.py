@@ -414,3 +414,17 @@ def test_names_of_masks_fit_the_file_system(tmp_path):
     with pytest.raises(InputError, match=r"2 bytes too long for a folder\. Choose a shorter one"):
         mask_output(request, SimpleNamespace(label_colors=[]))
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_confidences_of_masks_have_the_decimals_that_were_asked_for(tmp_path):
+    png = io.BytesIO()
+    Image.fromarray(np.zeros((2, 2), np.uint8)).save(png, format="PNG")
+    predictions = PredictedRows(["a"], [0.1234567891], {"mask": [png.getvalue()]}, ("a", "b"))
+    config = SimpleNamespace(label_colors=[(0, 0, 0)])
+    for decimals, expected in ((2, 0.12), (6, 0.123457), (None, 0.1234567891)):
+        in_memory = PredictRequest(decimals=decimals)
+        path = tmp_path / f"{decimals}.csv"
+        in_files = replace(in_memory, files=["in"], output_file=str(path))
+        for request in (in_memory, in_files):
+            columns = mask_output(request, config).columns([("a.png",)], predictions)
+            assert columns["confidence"] == [expected]

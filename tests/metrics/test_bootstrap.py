@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import binomtest
+from sklearn.metrics import f1_score
 
 from ampft.metrics.bootstrap import (
     RESAMPLES,
@@ -181,3 +182,30 @@ def test_no_case_is_outside_of_the_bounds_of_a_case(columns, sign):
         assert (least <= np.minimum(vectors, 0.0)).all() or columns == 2
         assert (least <= vectors).all()
         assert (vectors <= most).all()
+
+
+def test_a_macro_f1_over_many_rare_labels_can_be_higher_than_it_is():
+    """A label of one row that was missed may be one that is found: F1 is from 0 to 1 there."""
+    rng = np.random.default_rng(0)
+    labels, rows = 28, 500
+    shares = np.r_[np.full(12, 0.05), np.full(12, 0.02), np.full(4, 1 / rows)]
+    has = rng.random((rows, labels)) < shares
+    for rare in range(24, labels):
+        has[:, rare] = False
+        has[rare, rare] = True
+    predicted = rng.random((rows, labels)) < np.r_[np.full(24, 0.4), np.zeros(4)]
+    counts = np.concatenate([has & predicted, has, predicted], axis=1).astype(float)
+
+    def macro_f1(sums):
+        right, labelled, found = np.split(sums, 3, axis=-1)
+        return (2 * right / np.maximum(labelled + found, 1)).mean(axis=-1)
+
+    statistic = Statistic(counts, macro_f1, limits=(0.0, 1.0))
+    (sums,) = resampled_sums([statistic], None)
+    low, high = interval(statistic, sums)
+    spread = macro_f1(sums.sums).std()
+    observed = statistic.observed()
+    assert observed == pytest.approx(f1_score(has, predicted, average="macro", zero_division=0))
+    assert low < observed - spread
+    assert high > observed + spread
+    assert high < observed + 0.2

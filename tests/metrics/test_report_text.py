@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
+from ampft.evaluation.simple_methods import FREQUENCIES, SimpleMethodResult, methods_table
+from ampft.labels.ordinal import Ordinal, OrdinalPredictions
+from ampft.tasks.outcome import main_metrics_text
 from ampft.tasks.single_label import Predictions
 from ampft.text.escaping import display_width, inert
+from ampft.text.numbers import number
 
 MATRIX = ((3, 1, 0), (2, 4, 0), (0, 1, 0))
 LABELS = np.repeat([0, 1, 2], [4, 6, 1])
@@ -48,7 +55,7 @@ def test_classes_without_an_example_are_listed_after_the_table():
         )
         return outcome.report()
 
-    line = "No test example has the label 'rare'; their F1 counts as 0."
+    line = "No test example has the label 'rare'; its F1 counts as 0."
     assert line in report(absent=True).text().splitlines()
     assert line in report(absent=True).tables()[0].note
     assert "No test example" not in report(absent=False).text()
@@ -97,3 +104,33 @@ def test_supports_are_whole_numbers_without_one_correct_prediction():
     assert [line.split()[-1] for line in table.splitlines() if line][1:] == [*"21333"]
     shapes = [[len(line) for line in text.splitlines()] for text in (table, expected)]
     assert shapes[0] == shapes[1]
+
+
+TINY = -1e-9
+
+
+def reports_with_tiny_negative_values():
+    """Yield texts in which a metric is a little below 0, as rounding of sums makes it."""
+    truth = np.array([0, 1, 2])
+    outcome = Predictions(
+        np.arange(3), truth, np.eye(3, dtype=np.float32)[truth], ("a", "b", "c"), "test"
+    )
+    report = replace(outcome.report(), cohen_kappa=TINY, matthews=TINY, balanced_accuracy=-0.0)
+    yield report.tables()[0].note
+    ordinal = OrdinalPredictions(
+        np.arange(3), truth, np.eye(3, dtype=np.float32)[truth], ("1", "2", "3"), "test"
+    ).report()
+    added = [replace(each, value=TINY) for each in ordinal.added]
+    assert added
+    yield replace(ordinal, added=tuple(added)).text()
+    metrics = dict.fromkeys(Ordinal.printed, TINY)
+    yield main_metrics_text(Ordinal, metrics)
+    constant = SimpleMethodResult(name=FREQUENCIES, metrics=metrics)
+    yield str(methods_table(Ordinal, metrics, 1.0, (constant,)).rows)
+    yield number(TINY, 4)
+
+
+def test_no_report_has_a_negative_zero():
+    for text in reports_with_tiny_negative_values():
+        assert "0.0000" in text
+        assert re.search(r"[-\N{MINUS SIGN}]0\.?0*(?![\d.])", text) is None, text

@@ -399,6 +399,21 @@ def test_probabilities_need_not_be_rounded():
     assert exact["probability_b"] == exact["probability_2"] == [float(np.float32(3e-7))]
 
 
+@pytest.mark.parametrize("decimals", [2, 0, None])
+def test_confidences_of_words_and_entities_have_the_decimals_that_were_asked_for(decimals):
+    names = ("O", "B-person", "I-person")
+    probabilities = np.array([[0.1234567, 0.8765433, 0.0], [0.7654321, 0.2345679, 0.0]], dtype=np.float32)
+    predictions = PredictedRows(["-"], [0.0], {"probabilities": [probabilities]}, names)
+    trained = TrainingInfo(("text",), names, {}, several_labels=False)
+    rows = [(sentence_of(["Mona", "sat"], trained),)]
+    request = PredictRequest(decimals=decimals)
+    columns = sentence_output(request, None).columns(rows, predictions)
+    least, best = map(float, (probabilities[1, 0], probabilities[0, 1]))
+    expected = [value if decimals is None else round(value, decimals) for value in (least, best)]
+    assert columns["confidence"] == expected[:1]
+    assert columns["entities"][0][0]["confidence"] == expected[1]
+
+
 def test_the_next_labels_are_the_most_probable_although_they_are_shown_as_0():
     probabilities = np.array([[1e-8, 4e-7, 3e-7, 1.0], [0.1, 0.1999998, 0.2000002, 0.5]], "f")
     predictions = PredictedRows(["d"] * 2, [1.0, 0.5], {"probabilities": probabilities}, (*"abcd",))

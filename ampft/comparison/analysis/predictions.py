@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from ampft.comparison.findings import (
     MetricOverSeeds,
     RunOutcome,
 )
-from ampft.comparison.remarks import remark
+from ampft.comparison.remarks import Remark, remark
 from ampft.comparison.settings import MIN_SEEDS
 from ampft.comparison.statistics.folds import estimate_over_folds
 from ampft.comparison.statistics.interval import DifferenceEstimate
@@ -130,12 +130,36 @@ def with_prediction_results(
         arms=with_subgroup_losses(arms, in_mode, cases),
         margin_share_of_errors=_share_of_errors(arms[0], metric, draft.margin),
         stamps=(
+            *_abstention_stamps(in_mode),
             *draft.stamps,
             *group_stamps(
                 draft.examples, draft.groups, cases.groups.column if cases.groups else None
             ),
         ),
     )
+
+
+def _abstention_stamps(predictions: Mapping[str, Sequence[RunPredictions]]) -> Iterator[Remark]:
+    """Yield for each arm with `--abstain` what it would answer, unless that is everything."""
+    for arm, runs in predictions.items():
+        answered = [_answered(run) for run in runs]
+        if all(every.all() for every in answered):
+            continue
+        wrong = [
+            int((every & ~run.correct).sum()) for every, run in zip(answered, runs, strict=True)
+        ]
+        yield remark(
+            "not_answered",
+            arm=arm,
+            runs=len(runs),
+            examples=len(runs[0].correct),
+            answered=statistics.fmean(int(every.sum()) for every in answered),
+            wrong=statistics.fmean(wrong),
+        )
+
+
+def _answered(run: RunPredictions) -> npt.NDArray[np.bool_]:
+    return np.ones(len(run.correct), dtype=bool) if run.answered is None else run.answered
 
 
 def _with_signs(draft: Comparison, predictions: Mapping[str, ArmPredictions]) -> Comparison:

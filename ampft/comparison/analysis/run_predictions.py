@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ampft.comparison.settings import without_interval
 from ampft.data.splits import Groups
+from ampft.decision import UNTOUCHED, Decisions
 from ampft.errors import InputError, did_you_mean
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import MACRO_F1, CaseSums
@@ -83,6 +84,8 @@ class RunPredictions:
     class_sums: CaseSums | None = None
     # (n,) fold of each example, or group of examples, of a cross-validation; None for a test split.
     folds: IntArray | None = None
+    # (n,) whether the model would answer each case; None if it answers all, without `--abstain`.
+    answered: npt.NDArray[np.bool_] | None = None
     # Hash of predictions and probabilities, which no label has a part in; None if it is unknown.
     sha256: str | None = None
 
@@ -209,7 +212,12 @@ def predictions_from_outcome(
         class_sums = sums
     elif MACRO_F1.name in problem_types()[outcome.kind].metrics:
         class_sums = outcome.sums(MACRO_F1.name)
+    decisions: Decisions = getattr(outcome, "decisions", UNTOUCHED)
+    answered = None
+    if decisions.abstention is not None and outcome.confidence is not None:
+        answered = decisions.answered(outcome.confidence)
     return RunPredictions(
+        answered=answered,
         choices=outcome.choices,
         correct=outcome.correct,
         confidence=outcome.confidence,

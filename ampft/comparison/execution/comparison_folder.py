@@ -54,7 +54,7 @@ class RunEnding:
     def summary(self, metric: str) -> str:
         """Return the ending in a clause for readers."""
         if self.status == "finished" and self.record is not None:
-            return f"{metric} {self.record.metrics.get(metric, float('nan')):.4f}"
+            return f"{metric} {self.record.metrics.get(metric, float('nan')):z.4f}"
         reason = self.record.reason if self.record is not None else None
         reason = self.input_error or reason
         return f"{self.status} ({inert(reason)})" if reason else self.status

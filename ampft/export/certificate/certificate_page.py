@@ -120,7 +120,7 @@ def metric_text(certificate: Certificate) -> str:
         return "The primary metric has no interval"
     if certificate.verdict == PASSED and certificate.arm.outcome != EQUIVALENT:  # it is equal
         value = comparison.baseline.metrics[comparison.metric].mean
-        return f"Both have {comparison.primary.title} {value:.4f} on these examples"
+        return f"Both have {comparison.primary.title} {value:z.4f} on these examples"
     decision = f"{difference_text(comparison, difference)}: {decision_text(comparison, difference)}"
     return f"{decision}. {margin_text(comparison, difference)}".rstrip(". ")
 
@@ -456,6 +456,6 @@ def differences(stored: Certificate, found: Certificate) -> Iterator[str]:
         if name in side.metrics and name in other.metrics
     ]
     if any(abs(one - other) > SAME_METRIC for one, other in pairs):
-        shown = " and ".join(f"{one:.4f}" for one, _ in pairs)
+        shown = " and ".join(f"{one:z.4f}" for one, _ in pairs)
         title = stored.comparison.primary.title
         yield f"the certificate states another {title} of model and artifact: {shown}."

@@ -120,7 +120,7 @@ def _failure(fault: Fault, diagnosis: Diagnosis) -> str:
     if fault.cause == Cause.ROUNDING and diagnosis.gradient is not None:
         return (
             f"{mode} loses the gradient to rounding: its cosine with float32's is "
-            f"{diagnosis.gradient.cosine:.2f}, because of {name}{_resolution(fault, mode)}"
+            f"{diagnosis.gradient.cosine:z.2f}, because of {name}{_resolution(fault, mode)}"
         )
     return f"{mode} fails: {fault.cause}, in {_operation(fault)}{where}"
 
@@ -293,10 +293,10 @@ def alignment_summary(alignment: Alignment) -> str:
     cosine, loss = alignment.gradient_cosine, alignment.loss_change
     interval = ""
     if loss.low is not None and loss.high is not None:
-        interval = f" (95 % interval {loss.low:+.2g} to {loss.high:+.2g})"
+        interval = f" (95 % interval {loss.low:+z.2g} to {loss.high:+z.2g})"
     parts.append(
-        f"The gradient has a cosine of {cosine.mean:.6f} with float32's, and the loss "
-        f"differs by {loss.mean:+.2g}{interval}."
+        f"The gradient has a cosine of {cosine.mean:z.6f} with float32's, and the loss "
+        f"differs by {loss.mean:+z.2g}{interval}."
     )
     return " ".join(parts)
 

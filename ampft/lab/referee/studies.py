@@ -89,7 +89,7 @@ def _judged(
             f"trial {trial.number}: it has no runs. Set them in the objective, with "
             f'trial.set_user_attr("{RUNS_ATTRIBUTE}", [...]), or pass a function as `runs`.'
         )
-    parameters = ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+    parameters = ", ".join(f"{name} {value:z.4g}" if isinstance(value, float) else f"{name} {value}"
                            for name, value in trial.params.items())  # fmt: skip
     note = f"trial {trial.number}: {parameters}".rstrip(": ")
     if settings is not None:

@@ -57,8 +57,8 @@ def answer_text(state: SearchState, folder: Path, argv: Sequence[str] = ()) -> s
 
 
 def _candidate_text(choice: Choice, answer: SearchAnswer) -> str:
-    value = or_dash(choice.value, lambda v: f"{100 * v:.1f} %" if answer.is_share else f"{v:.4f}")
-    return f"{choice.name}: {answer.loss} {choice.loss:.4f}, {answer.metric} {value}"
+    value = or_dash(choice.value, lambda v: f"{100 * v:z.1f} %" if answer.is_share else f"{v:z.4f}")
+    return f"{choice.name}: {answer.loss} {choice.loss:z.4f}, {answer.metric} {value}"
 
 
 def chosen_text(state: SearchState) -> str:
@@ -75,11 +75,11 @@ def chosen_text(state: SearchState) -> str:
     settings = ", ".join(f"{name} {value}" for name, value in answer.settings.items())
     if winner.has_lower_loss:
         name, how, gain, needed = answer.loss, "lower", winner.loss_gain, winner.loss_needed
-        numbers = [f"{each:.4f}" for each in (gain, needed or 0.0)]
+        numbers = [f"{each:z.4f}" for each in (gain, needed or 0.0)]
     else:
         name, how = answer.metric, "better"
         both = (winner.value_gain or 0.0, winner.value_needed or 0.0)
-        numbers = [f"{100 * n:.1f} points" if answer.is_share else f"{n:.4f}" for n in both]
+        numbers = [f"{100 * n:z.1f} points" if answer.is_share else f"{n:z.4f}" for n in both]
     return (
         f"{settings}: its {name} is {numbers[0]} {how} than the default's, and {numbers[1]} would "
         f"be beyond chance, on {rows}"
