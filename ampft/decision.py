@@ -266,7 +266,9 @@ class Rule:
         }
         if is_bio(names):
             rows = zip(sentences, tags, best, strict=True)
-            columns[ENTITIES] = [sentence.entities(*found, decimals) for sentence, *found in rows]
+            columns[ENTITIES] = [
+                sentence.entities(row_tags, shares, decimals) for sentence, row_tags, shares in rows
+            ]
         return columns
 
 

@@ -402,7 +402,7 @@ def test_probabilities_need_not_be_rounded():
 @pytest.mark.parametrize("decimals", [2, 0, None])
 def test_confidences_of_words_and_entities_have_the_decimals_that_were_asked_for(decimals):
     names = ("O", "B-person", "I-person")
-    probabilities = np.array([[0.1234567, 0.8765433, 0.0], [0.7654321, 0.2345679, 0.0]], dtype=np.float32)
+    probabilities = np.array([[0.1234567, 0.8765433, 0], [0.7654321, 0.2345679, 0]], np.float32)
     predictions = PredictedRows(["-"], [0.0], {"probabilities": [probabilities]}, names)
     trained = TrainingInfo(("text",), names, {}, several_labels=False)
     rows = [(sentence_of(["Mona", "sat"], trained),)]
