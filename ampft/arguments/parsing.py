@@ -58,7 +58,7 @@ def parse_classify_arguments(
     Raises:
         InputError: A flag is unknown, has an invalid value, or conflicts with another.
     """
-    words = translated(sys.argv[1:] if argv is None else argv, program)
+    words = translated(sys.argv[1:] if argv is None else argv, program, in_memory=in_memory)
     return parse_own_arguments(words, program=program, in_memory=in_memory)
 
 
@@ -77,6 +77,8 @@ def translated(
     program: str,
     start: Sequence[str] = (),
     check: Callable[[ClassifyArguments], None] | None = None,
+    *,
+    in_memory: bool = False,
 ) -> list[str]:
     """Return a command line with the flags of transformers' scripts converted to ampft's.
 
@@ -86,6 +88,7 @@ def translated(
         words: Command line arguments, or a JSON file of them.
         start: Words before them in a corrected command, if it is not `program`.
         check: What the command also checks of its settings; None for nothing.
+        in_memory: Whether the data are in memory, so that no source is named.
 
     Raises:
         InputError: Some flags cannot be converted.
@@ -99,7 +102,7 @@ def translated(
 
     def conflict(given: Sequence[str]) -> str | None:
         try:
-            arguments = parse_classify_arguments(given, program=program)
+            arguments = parse_classify_arguments(given, program=program, in_memory=in_memory)
             if check is not None:
                 check(arguments)
         except InputError as error:

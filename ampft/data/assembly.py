@@ -62,6 +62,7 @@ MISSING = frozenset(
 )
 LABEL_SEPARATORS = (",", ";", "|", "\n", " ")
 MIN_ROWS_PER_CLASS = 2  # with fewer on average, the column may not hold classes
+LARGEST_LABEL = 1e30  # numbers of float32 end at 3.4e38, and their squares are summed
 LARGEST_EXACT = 2**53  # from here on, different integers are the same float
 BOOLEANS = {"true": "true", "yes": "true", "false": "false", "no": "false"}
 
@@ -254,6 +255,14 @@ def refuse_no_numbers(rows: Mapping[str, LabelledRows], *, needs_several: bool) 
         raise InputError(
             f"{train.origin}: all {len(train.labels)} rows have the label {train.names[0]}, so "
             "there is nothing to learn. Check --label_column_name."
+        )
+    values = np.array([float(name) for name in train.names])
+    spread = values.max() - values.min()
+    if np.abs(values).max() > LARGEST_LABEL or (len(values) > 1 and spread < 1 / LARGEST_LABEL):
+        raise InputError(
+            f"{train.origin}: the labels are numbers from {values.min():g} to {values.max():g}, "
+            "which the float32 outputs of a model cannot hold. Convert them to another unit, such "
+            "as their logarithm."
         )
 
 

@@ -302,7 +302,8 @@ def missing_splits(
                 strata[rest], groups[rest], counts[split], seed=request.data_seed
             )
             rest, new[split] = rest[first], rest[second]
-            if not len(second) and len(np.unique(strata)) == len(strata) > 1:
+            # Of two rows, none could be split off whatever their labels are.
+            if not len(second) and counts[split] and len(np.unique(strata)) == len(strata):
                 raise InputError(
                     f"--label_column_name: each of the {len(strata)} training rows has another "
                     "label, so no class can be learned. Pass the column of the classes, or add "

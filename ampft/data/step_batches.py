@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -83,16 +84,24 @@ class TensorExamples:
             InputError: There is not one finite weight of at least 0 per example.
         """
         n = len(next(iter(self.tensors.values())))
+        if any(len(tensor) != n for tensor in self.tensors.values()):
+            sizes = ", ".join(f"{name} {len(tensor)}" for name, tensor in self.tensors.items())
+            raise InputError(
+                f"TensorExamples: the tensors have different numbers of rows ({sizes}). Pass "
+                "tensors with one row for each example."
+            )
         if self.example_weights is None:
             return np.ones(n)
         weights = torch.as_tensor(self.example_weights).detach().cpu().numpy().astype(np.float64)
         found = f"has the shape {weights.shape}" if weights.shape != (n,) else ""
         if not found and len(bad := np.flatnonzero(~np.isfinite(weights) | (weights < 0))):
             found = f"has {weights[bad[0]]:g} at index {bad[0]}"
+        if not found and n and not weights.any():
+            found = "has only zeros"
         if found:
             raise InputError(
                 f"TensorExamples: example_weights {found}; it must hold one finite weight of at "
-                f"least 0 for each of the {n} examples."
+                f"least 0 for each of the {n} examples, and one above 0."
             )
         return weights
 
@@ -231,7 +240,15 @@ class StepBatches:
             seed: Seed of the order of examples.
             padded: Whether micro-batches are padded.
             num_workers: Number of worker processes.
+
+        Raises:
+            InputError: `batch_size` is not a whole number of at least 1, or the examples have
+                invalid weights.
         """
+        if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
+            raise InputError(
+                f"batch_size: received {batch_size!r}; it must be a whole number of at least 1."
+            )
         micro_batches = accelerator.gradient_accumulation_steps
         return cls(
             examples,

@@ -263,6 +263,12 @@ def summed_loss(value: Any) -> Tensor:
             f"loss: it returned {shape}. Return the sum over the examples of the batch, one number "
             "in a tensor. In ampft.Training, a tuple of this sum and its weight is possible, too."
         )
+    if not value.is_floating_point() or (torch.is_grad_enabled() and not value.requires_grad):
+        raise InputError(
+            f"loss: it returned a tensor of {value.dtype} without a gradient. Return a loss that is"
+            " computed from the output of the model, without .detach(), .item() or torch.no_grad();"
+            " for a batch that should not count, 0 times its loss."
+        )
     if value.dtype.itemsize < torch.float32.itemsize:
         raise InputError(
             f"loss: it was summed in {value.dtype}, which loses digits. Convert the model's output "

@@ -97,8 +97,13 @@ def _as_dataset(name: str, data: Any) -> Dataset:
     """Return data in memory, an argument called `name`, as a data set."""
     import pandas as pd
 
+    if isinstance(data, Dataset | pd.DataFrame) and not len(data):
+        raise InputError(f"{name}: the table has no rows. Pass at least one.")
     if isinstance(data, Dataset):
         return data
+    if isinstance(data, pd.DataFrame) and not data.columns.is_unique:
+        twice = data.columns[data.columns.duplicated()][0]
+        raise InputError(f"{name}: two columns are called {twice!r}. Rename one of them.")
     try:
         if isinstance(data, pd.DataFrame):
             categorical = data.select_dtypes("category").columns
@@ -106,7 +111,12 @@ def _as_dataset(name: str, data: Any) -> Dataset:
             return Dataset.from_pandas(plain, preserve_index=False)
         if isinstance(data, list | tuple):
             return _from_rows(name, data)
-    # Half a surrogate pair is a ValueError, an integer beyond 64 bits an OverflowError.
+    except UnicodeEncodeError as error:  # half a surrogate pair
+        raise InputError(
+            f"{name}: a text contains {error.object[error.start]!r}, which is half a character and "
+            "cannot be written as UTF-8. Remove it."
+        ) from error
+    # An integer beyond 64 bits is an OverflowError.
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise InputError(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from ampft.arguments.parsing import messages_for_python
 from ampft.data.sources.source_table import MISSING
+from ampft.errors import InputError, quoted
 from ampft.files import refuse_link
 from ampft.flag import split_names
 from ampft.integrations.finetune import finetune
@@ -90,7 +93,7 @@ class TextEstimator(BaseEstimator):
         Raises:
             ValueError: They cannot be found in `X`.
         """
-        names = split_names((self.settings or {}).get("feature_columns")) or ()
+        names = split_names(self._settings().get("feature_columns")) or ()
         if not names:
             return {"text": texts_of(X)}
         if not hasattr(X, "columns") or not {*names} <= {*X.columns}:
@@ -109,7 +112,8 @@ class TextEstimator(BaseEstimator):
         check_is_fitted(self, "run_")
         columns = self._columns(X)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        return self.run_.predict(rows, **options) if rows else None
+        with _as_value_errors():
+            return self.run_.predict(rows, **options) if rows else None
 
     def _train(self, X: Any, labels: Any, sample_weight: Any, **named: Any) -> None:
         """Train a run on texts and their labels; `named` are settings of the estimator.
@@ -121,14 +125,8 @@ class TextEstimator(BaseEstimator):
         if clash := columns.keys() & own_columns.keys():
             raise ValueError(f"feature_columns: rename the column {clash.pop()!r}.")
         rows = {**columns, **own_columns}
-        texts = rows["text"]
         if sample_weight is not None:
-            weights = np.asarray(sample_weight, dtype=np.float64)
-            if weights.shape != (len(texts),):
-                raise ValueError(
-                    f"sample_weight has the shape {weights.shape}, and X has {len(texts)} texts."
-                )
-            rows["weight"] = weights.tolist()
+            rows["weight"] = _weights(sample_weight, len(rows["text"])).tolist()
             named["weight_column"] = "weight"
         own = {
             "model_name_or_path": self.model_name_or_path,
@@ -141,8 +139,8 @@ class TextEstimator(BaseEstimator):
             **named,
         }
         given = {name: value for name, value in own.items() if value is not None}
-        settings = self.settings or {}
-        with self._new_folder(settings) as folder:
+        settings = self._settings()
+        with _as_value_errors(), self._new_folder(settings) as folder:
             printed = contextlib.nullcontext() if self.verbose else _silence()
             with printed:
                 self.run_: FinishedRun = finetune(
@@ -152,10 +150,45 @@ class TextEstimator(BaseEstimator):
                 )
         self.n_features_in_ = 1
 
+    def _settings(self) -> Mapping[str, Any]:
+        """Return the further settings.
+
+        Raises:
+            TypeError: They are not a dictionary with names.
+            ValueError: One of them is a parameter of the estimator that chooses a folder.
+        """
+        settings = {} if self.settings is None else self.settings
+        if not isinstance(settings, Mapping) or not all(isinstance(n, str) for n in settings):
+            raise TypeError(
+                f"settings: received {self.settings!r}. Pass a dictionary of settings by name, such"
+                ' as {"warmup_ratio": 0.1}.'
+            )
+        if "output_dir" in settings:
+            raise ValueError("settings: output_dir is a parameter of the estimator. Pass it there.")
+        return settings
+
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters by name.
+
+        Raises:
+            ValueError: A name is unknown.
+        """
+        if inside := [name for name in params if name.startswith("settings__")]:
+            name = inside[0].removeprefix("settings__")
+            raise ValueError(
+                f"{inside[0]}: settings is one parameter. Pass it whole, such as "
+                f"settings=[{{{name!r}: VALUE}}, ...] in a search."
+            )
+        return super().set_params(**params)
+
     @contextlib.contextmanager
     def _new_folder(self, settings: Mapping[str, Any]) -> Iterator[Path]:
         """Yield the folder of a fit; after an error, nothing is left of it but what a run keeps."""
         remove: Callable[[], object] | None = None
+        if not isinstance(self.output_dir, str | os.PathLike | None):
+            raise TypeError(f"output_dir: received {self.output_dir!r}. Pass a path.")
+        if self.output_dir is not None and not os.fspath(self.output_dir):
+            raise ValueError("output_dir is empty. Pass a folder, or None for a temporary one.")
         if self.output_dir is None:
             temporary = TemporaryFolder("estimator")
             remove = weakref.finalize(self, temporary.remove)
@@ -223,16 +256,29 @@ class TextEstimator(BaseEstimator):
         """Return the labels.
 
         Raises:
-            ValueError: There are more or fewer labels than texts, or `X` has no texts.
+            ValueError: There are more or fewer labels than texts, a label is missing, or `X` has no
+                texts.
         """
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None.")
-        texts, labels = self._columns(X)["text"], np.asarray(y)
-        has_shape = labels.ndim == 1 or (
-            self._takes_columns and labels.ndim == 2 and labels.shape[1] > 1
-        )
+        texts = self._columns(X)["text"]
+        if not texts:
+            raise ValueError("X has no texts. Pass at least one.")
+        try:
+            labels = np.asarray(y)
+        except ValueError as error:  # lists of different lengths
+            raise ValueError(f"y: the labels are no table ({error}).") from None
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels = column_or_1d(labels, warn=True)
+        has_shape = labels.ndim == 1 or (self._takes_columns and labels.ndim == 2)
         if not has_shape or len(labels) != len(texts):
             raise ValueError(f"X has {len(texts)} texts, and y the shape {labels.shape}.")
+        missing = [i for i, each in enumerate(labels) if _is_missing(each)]
+        if missing:
+            raise ValueError(
+                f"y contains NaN or None: {len(missing)} of {len(labels)} labels are missing, the "
+                f"first at position {missing[0]}. Remove these texts, or give them labels."
+            )
         return labels
 
     def _seed(self) -> int | None:
@@ -240,7 +286,12 @@ class TextEstimator(BaseEstimator):
             return int(np.random.default_rng().integers(2**31))
         if isinstance(self.random_state, np.random.RandomState):
             return int(self.random_state.randint(2**31))
-        return int(self.random_state)
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        raise ValueError(
+            f"random_state: received {self.random_state!r}. Pass a whole number, a "
+            "numpy.random.RandomState, or None."
+        )
 
 
 class Classifier(ClassifierMixin, TextEstimator):
@@ -266,12 +317,12 @@ class Classifier(ClassifierMixin, TextEstimator):
             sample_weight: (n,) weights of the texts in the loss; None for 1.
 
         Raises:
-            InputError: The data or a setting must be corrected.
-            ValueError: `X`, `y` and `sample_weight` differ in length, or labels have different
-                types.
+            ValueError: The data or a setting must be corrected; it is an `InputError` too if a
+                training would refuse it.
+            TypeError: `X`, `sample_weight` or `settings` have a type that is not supported.
         """
         labels = self._labels(X, y)
-        settings = self.settings or {}
+        settings = self._settings()
         if settings.get("abstain") is not None:
             raise ValueError(
                 "settings: abstain leaves rows without a label, which predict cannot return. "
@@ -279,29 +330,31 @@ class Classifier(ClassifierMixin, TextEstimator):
             )
         if labels.ndim == 2:
             return self._fit_columns(X, labels, sample_weight)
-        self.classes_ = _classes(labels)
+        classes = _classes(labels)
         if settings.get("task") not in (None, "text", "ordinal"):
             raise ValueError(
                 f"settings: task is {settings['task']!r}, and this estimator gives one class to "
                 "each text. Remove it, or use ampft.Regressor or ampft.finetune."
             )
-        if len(self.classes_) < 2:
-            raise ValueError(f"y: received only one class, {self.classes_.tolist()}.")
+        if len(classes) < 2:
+            raise ValueError(f"y: received only one class, {classes.tolist()}.")
         self._train(X, list(map(str, labels)), sample_weight)
+        self.classes_ = classes  # after an error, those of the earlier fit fit its run
         return self
 
     def _fit_columns(self, X: Any, labels: npt.NDArray[Any], sample_weight: Any) -> Classifier:
         """Fine-tune on (n, m) labels of m columns."""
-        if (self.settings or {}).get("task") not in (None, "columns"):
+        if self._settings().get("task") not in (None, "columns"):
             raise ValueError("settings: y has several columns, so task must be columns. Remove it.")
         import pandas as pd
 
         # Columns of different types are objects: each one gets its own type again.
         typed = [pd.Series(list(column)).infer_objects().to_numpy() for column in labels.T]
-        self.classes_, self._dtype = [_classes(column) for column in typed], labels.dtype
+        classes = [_classes(column) for column in typed]
         names = [f"y{place}" for place in range(labels.shape[1])]
         columns = {name: list(map(str, labels[:, i])) for i, name in enumerate(names)}
         self._train(X, columns, sample_weight, task="columns", label_column_name=",".join(names))
+        self.classes_, self._dtype = classes, labels.dtype
         return self
 
     def predict_proba(self, X: Any) -> Any:
@@ -387,17 +440,74 @@ class Regressor(RegressorMixin, TextEstimator):
             sample_weight: (n,) weights of the texts in the loss; None for 1.
 
         Raises:
-            InputError: The data or a setting must be corrected.
-            ValueError: `X`, `y` and `sample_weight` differ in length.
+            ValueError: The data or a setting must be corrected; it is an `InputError` too if a
+                training would refuse it.
+            TypeError: `X`, `sample_weight` or `settings` have a type that is not supported.
         """
-        labels = self._labels(X, y)
-        self._train(X, labels.astype(np.float64).tolist(), sample_weight, task="regression")
+        values = _numbers("y", self._labels(X, y))
+        self._train(X, values.tolist(), sample_weight, task="regression")
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the predicted number of each text, (n,), in the unit of `y`."""
         table = self._predict(X)
         return np.zeros(0) if table is None else table["prediction"].to_numpy(dtype=np.float64)
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a label, or one of a row of them, is None, NaN, NA or NaT."""
+    if isinstance(value, np.ndarray):
+        return any(map(_is_missing, value))
+    is_empty = value is None or type(value).__name__ in MISSING
+    return is_empty or (isinstance(value, float | np.floating | np.datetime64) and value != value)
+
+
+def _numbers(name: str, values: Any) -> npt.NDArray[np.float64]:
+    """Return values, an argument called `name`, as float64.
+
+    Raises:
+        ValueError: One of them is not a finite number that float64 holds.
+        TypeError: They are not numbers.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind in "cmM":
+        raise TypeError(f"{name}: received {array.dtype}. Pass real numbers.")
+    try:
+        array = array.astype(np.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name}: received {quoted(values)}. Pass finite numbers.") from None
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} contains NaN or infinity. Pass finite numbers.")
+    return array
+
+
+def _weights(values: Any, count: int) -> npt.NDArray[np.float64]:
+    """Return the weights of `count` texts.
+
+    Raises:
+        ValueError: They have another shape, one is negative or not finite, or all are 0.
+        TypeError: They are not numbers.
+    """
+    weights = _numbers("sample_weight", values)
+    if weights.shape != (count,):
+        raise ValueError(f"sample_weight has the shape {weights.shape}, and X has {count} texts.")
+    if weights.min() < 0 or not weights.any():
+        raise ValueError("sample_weight: weights are at least 0, and one of them above 0.")
+    return weights
+
+
+class _RefusedValue(InputError, ValueError):
+    """What a training refuses, as tools of scikit-learn expect it."""
+
+
+@contextlib.contextmanager
+def _as_value_errors() -> Iterator[None]:
+    """Raise an `InputError` as one that is a `ValueError` too."""
+    try:
+        yield
+    except InputError as error:
+        raise _RefusedValue(*error.args[:1]) from None
 
 
 def _probabilities(table: Any) -> npt.NDArray[np.float64]:
@@ -435,9 +545,16 @@ def _claimed_folder(wanted: Path) -> Path:
         refuse_link(folder, "output_dir")
         with contextlib.suppress(OSError):
             folder.rmdir()  # an empty one; made again, it belongs to one process
-        with contextlib.suppress(FileExistsError):
+        try:
             folder.mkdir(parents=True)
-            return folder
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ValueError(
+                f"output_dir {wanted}: the folder cannot be made ({error.strerror}). Choose another"
+                " folder."
+            ) from None
+        return folder
     raise AssertionError("numbers do not end")
 
 

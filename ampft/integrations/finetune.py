@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ampft.arguments import parse_classify_arguments
-from ampft.arguments.classify import BUILT_IN_DEFAULTS
+from ampft.arguments.classify import BUILT_IN_DEFAULTS, ClassifyArguments
+from ampft.arguments.flags import fields_and_hints
 from ampft.arguments.parsing import command_line_words, messages_for_python
 from ampft.errors import AlreadyFinished, InputError
 from ampft.integrations.transformers_flags import settings_of
@@ -87,12 +88,14 @@ def finetune(
                 " `accelerate launch -m ampft train`."
             )
         of_trainer = [f"{name}: {OF_TRAINER[name]}" for name in settings if name in OF_TRAINER]
-        if not isinstance(settings.get("model"), str | None):
-            of_trainer.append(
-                "model: received an object. Save it, and pass its folder as model_name_or_path."
-            )
+        of_trainer += [
+            f"{name}: received an object. Save it, and pass its folder as model_name_or_path."
+            for name in ("model", "model_name_or_path")
+            if not isinstance(settings.get(name), str | os.PathLike | None)
+        ]
         if of_trainer:
             raise InputError("\n".join(of_trainer))
+        _check_truth_values({"precision": precision, **settings})
         if training_arguments is not None:
             settings = {**settings_of(training_arguments), **settings}
         data, named = data_settings(settings, train=train, validation=validation, test=test)
@@ -123,6 +126,17 @@ def finetune(
                 return FinishedRun(args.output_dir)
     assert run.folder is not None, "the only process is the main process"
     return FinishedRun(run.folder.path)
+
+
+def _check_truth_values(settings: Mapping[str, Any]) -> None:
+    """Raise InputError for True or False as the value of a setting that is a number or a mode."""
+    _, hints = fields_and_hints(ClassifyArguments)
+    kinds = (int, float, int | None, float | None)
+    for name, value in settings.items():
+        is_wanted = name != "precision" and hints.get(name) not in kinds
+        if isinstance(value, bool) and not is_wanted:
+            kind = "a precision such as 'bf16'" if name == "precision" else "a number"
+            raise InputError(f"{name}: received {value}; it must be {kind}.")
 
 
 def data_settings(

@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 from ampft.data.step_batches import Examples, FloatArray, IntArray
-from ampft.errors import InputError
+from ampft.errors import InputError, quoted
 
 SAMPLED = 64  # examples whose contents are in a fingerprint, of a source that is read one by one
 READ = "__getitem__"  # method that reads an example
@@ -157,6 +157,9 @@ def own_examples(
         )
     if loader is not None:
         _check_takes_all(loader)
+    _check_type(source)
+    if collate is not None and not callable(collate):
+        raise InputError(f"collate: received {collate!r}. Pass a function that takes examples.")
     columns = _columns(source)
     lengths = {len(source)} if columns is None else {len(each) for each in columns.values()}
     if len(lengths) != 1 or not min(lengths):
@@ -165,13 +168,37 @@ def own_examples(
             "least one example, and tensors with equally many rows."
         )
     (n,) = lengths
-    values = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
-    if values.shape != (n,) or not np.isfinite(values).all() or values.min() < 0:
+    try:
+        values = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    is_valid = values.shape == (n,) and np.isfinite(values).all()
+    if not is_valid or values.min() < 0 or not values.any():
         raise InputError(
-            f"weights: received an array of shape {values.shape}. Pass {n} finite numbers of at "
-            "least 0, one for each example."
+            f"weights: received {quoted(weights)}. Pass {n} finite numbers of at least 0, one "
+            "for each example, of which one is above 0."
         )
     return OwnExamples(source, collate or default_collate, values, seed)
+
+
+def _check_type(source: Any) -> None:
+    """Raise InputError for a source whose items are not its examples."""
+    advice = ""
+    if hasattr(source, "iloc"):
+        advice = "Pass datasets.Dataset.from_pandas(frame), or frame.to_dict('records')."
+    elif isinstance(source, str | bytes):
+        advice = "Pass a list of examples, or a data set."
+    elif isinstance(source, Mapping) and not all(
+        isinstance(each, Tensor) and each.ndim for each in source.values()
+    ):
+        advice = "Pass tensors by name, with a row for each example."
+    elif isinstance(source, tuple) and any(isinstance(e, list | np.ndarray) for e in source):
+        advice = (
+            "In a tuple, each item would be an example. Pass tensors, whose rows are the examples, "
+            "such as torch.as_tensor(array); or list(zip(*arrays))."
+        )
+    if advice:
+        raise InputError(f"examples: received {type(source).__name__}. {advice}")
 
 
 def loader_order(source: Any) -> tuple[bool, bool]:

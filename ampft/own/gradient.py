@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,7 +73,13 @@ def own_gradient(
             losses.append(backward(accelerator, total / step_batch.effective_weight))
     if accelerator.num_processes > 1:
         weight = _average(trained, weight)
-    if bool(weight > 0):
+    of_step = float(weight)  # one wait for the device
+    if not math.isfinite(of_step) or of_step < 0:
+        raise InputError(
+            f"loss: the weight that it returned is {of_step:g} for a step. Return what the sum of a"
+            " batch is divided by, a finite number of at least 0, such as its number of tokens."
+        )
+    if of_step > 0:
         share = step_batch.effective_weight / weight
         gradients = [p.grad for p in trained if p.grad is not None]
         torch._foreach_mul_(gradients, share.to(gradients[0].dtype))
@@ -85,7 +93,15 @@ def _on_device(accelerator: Accelerator, micro_batch: MicroBatch) -> Any:
 
 def _checked(value: LossValue) -> tuple[Tensor, Tensor | float | None]:
     total, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
-    return summed_loss(total), weight.detach() if isinstance(weight, Tensor) else weight
+    if weight is None or isinstance(weight, Real):
+        return summed_loss(total), weight
+    if not isinstance(weight, Tensor) or weight.numel() != 1:
+        shape = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+        raise InputError(
+            f"loss: the weight that it returned is {shape}. Return the sum over the examples and"
+            " its weight, a number each."
+        )
+    return summed_loss(total), weight.detach().reshape(())
 
 
 def _average(trained: Sequence[Tensor], weight: Tensor) -> Tensor:
@@ -171,6 +187,11 @@ def check_is_sum(
             each.copy_(before)
         restore_random_state(state, accelerator.device)
     first, second, both = values
+    if weights[-1] == 0 and weight is not None and both != 0:
+        raise InputError(
+            f"loss: it returned the sum {both:.4g} with the weight 0. Return what the sum of a "
+            "batch is divided by, such as its number of tokens."
+        )
     if _is_mean(*values):
         raise InputError(
             f"loss: it is a mean over the examples, not their sum: {first:.4g} and {second:.4g} "

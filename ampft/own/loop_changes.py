@@ -123,6 +123,11 @@ def check_objects(objects: Mapping[str, Any]) -> None:
     Raises:
         InputError: One has no state.
     """
+    if not isinstance(objects, Mapping):
+        raise InputError(
+            f"checkpointed: received {type(objects).__name__}. Pass objects by name, such as "
+            '{"schedule": schedule}.'
+        )
     for name, each in objects.items():
         if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
             raise InputError(

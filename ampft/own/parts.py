@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampft.data.step_batches import StepBatches
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import InputError, did_you_mean, quoted
 from ampft.machine import hardware
 from ampft.models.weights import class_name, tensors_hash
 from ampft.own.examples import OwnExamples, loader_order
@@ -88,12 +89,14 @@ class OwnSettings:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name in (
             *("batch_size", "micro_batches", "epochs", "max_train_steps", "eval_steps"),
             *("early_stopping_patience", "checkpoint_total_limit"),
         ):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            is_off = value is None and getattr(OwnSettings, name) is None
+            if not is_off and (not _is_number(value, int) or value < 1):
                 raise InputError(f"{name}: received {value!r}. Pass a whole number of at least 1.")
         if self.micro_batches > self.batch_size:
             raise InputError(
@@ -111,6 +114,27 @@ class OwnSettings:
             )
         if self.on_nonfinite not in ("stop", "skip"):
             raise InputError(f"on_nonfinite: received {self.on_nonfinite!r}. Pass stop or skip.")
+
+    def _check_types(self) -> None:
+        if not _is_number(self.seed, int) or self.seed < 0:
+            raise InputError(f"seed: received {self.seed!r}. Pass a whole number of at least 0.")
+        for name in ("ema_decay", "max_grad_norm"):
+            value = getattr(self, name)
+            if value is not None and not _is_number(value, int | float):
+                raise InputError(f"{name}: received {value!r}. Pass a number.")
+        if not isinstance(self.hyperparameters, Mapping):
+            raise InputError(
+                f"hyperparameters: received {self.hyperparameters!r}. Pass values by name, such as "
+                '{"margin": 0.2}.'
+            )
+        for name, value in self.hyperparameters.items():
+            try:
+                json.dumps({name: value})
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"hyperparameters: {name!r} is a {type(value).__name__}, which JSON does not "
+                    "have. Pass numbers, texts, and lists of them."
+                ) from None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> OwnSettings:
@@ -186,6 +210,32 @@ class JointOptimizer:
                 ],
             })  # fmt: skip
             first += count
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def check_types(model: object, optimizers: Mapping[str, Any]) -> None:
+    """Check that models and optimizers are some.
+
+    Raises:
+        InputError: One has another type.
+    """
+    models = model.values() if isinstance(model, Mapping) else [model]
+    for what, values, kind, example in (
+        ("model", models, nn.Module, "a torch.nn.Module"),
+        ("optimizer", optimizers.values(), Optimizer, "an optimizer of torch.optim"),
+    ):
+        for value in values:
+            if not isinstance(value, kind):
+                received = f"the {quoted(value)}"
+                if not isinstance(value, type):
+                    received = type(value).__name__
+                raise InputError(
+                    f"{what}: received {received}. Pass {example}, or several by name in a "
+                    "dictionary."
+                )
 
 
 def check_parameters(root: nn.Module, optimizers: Mapping[str, Optimizer]) -> None:

@@ -138,7 +138,9 @@ def make_schedules(
         if source is None:
             made[name] = OwnSchedule(optimizer, None)
             continue
-        inner = source(optimizer) if not isinstance(source, LRScheduler) else source
+        inner: Any = source
+        if callable(source) and not isinstance(source, LRScheduler):
+            inner = source(optimizer)
         if not isinstance(inner, LRScheduler):
             raise InputError(
                 f"schedule: received {type(inner).__name__}. Pass a schedule of "

@@ -32,7 +32,7 @@ from ampft.engine.optimizer import has_known_state
 from ampft.engine.out_of_memory import OutOfMemoryRetries
 from ampft.engine.step import StepOutcome, apply_step
 from ampft.engine.trained_parameters import check_optimizer_updates_parameters
-from ampft.errors import InputError, Preempted, TrainingStopped
+from ampft.errors import InputError, Preempted, TrainingStopped, quoted
 from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, required_feature
 from ampft.features.nonfinite_steps import NonfiniteStepMonitor
@@ -47,7 +47,14 @@ from ampft.models.weights import cast_in_place, weights_size
 from ampft.own.examples import own_examples
 from ampft.own.gradient import OwnLoss, check_is_sum, only_trained, own_gradient, share_state
 from ampft.own.loop_changes import LoopChanges, check_objects
-from ampft.own.parts import LOWER_IS_BETTER, ONLY, OwnParts, OwnSettings, check_parameters
+from ampft.own.parts import (
+    LOWER_IS_BETTER,
+    ONLY,
+    OwnParts,
+    OwnSettings,
+    check_parameters,
+    check_types,
+)
 from ampft.own.schedules import METRIC, ScheduleSource, make_schedules, rates_of
 from ampft.precision.accelerator import (
     check_world_size,
@@ -160,6 +167,7 @@ class Training:
                 "or unset ACCELERATE_USE_FSDP."
             )
         optimizers = optimizer if isinstance(optimizer, Mapping) else {ONLY: optimizer}
+        check_types(model, optimizers)
         root = nn.ModuleDict(dict(model)) if isinstance(model, Mapping) else model
         _check_precision(self.precision, optimizers)
         check_parameters(root, optimizers)
@@ -255,12 +263,26 @@ class Training:
             yield from self.step_batches(epoch)
 
     @property
+    def _entered(self) -> Loop[OwnParts]:
+        """The loop.
+
+        Raises:
+            InputError: The context was not entered.
+        """
+        if not hasattr(self, "_loop"):
+            raise InputError(
+                "the training has not begun. Put the loop inside `with training:`, which locks the "
+                "folder and continues a run that stopped."
+            )
+        return self._loop
+
+    @property
     def epochs(self) -> Iterator[int]:
         """Epochs of the training, from 0, until it is over. The model then has its final weights.
 
         These are the weights of the best validation if there was one, or their average.
         """
-        state, size = self._loop.state, len(self._parts.step_batches)
+        state, size = self._entered.state, len(self._parts.step_batches)
         done, rest = divmod(self._loop.steps, size)
         # The checkpoint of an epoch's last step is older than the code of the loop after it.
         unfinished = [done - 1] if state.restore_again is not None and done and not rest else []
@@ -274,7 +296,7 @@ class Training:
 
     def step_batches(self, epoch: int) -> Iterator[StepBatch]:
         """Yield the step batches of an epoch that are not done yet, until the training is over."""
-        state = self._loop.state
+        state = self._entered.state
         if state.restore_again is not None:  # code of the loop ran since the checkpoint was loaded
             state.restore_again()
             state.restore_again = None
@@ -308,13 +330,21 @@ class Training:
             StepStopped: The loss or the gradient is not finite.
             PrecisionContradicted: The products were not in the precision.
         """
-        parts, loop, batch = self._parts, self._loop, self._loop.current_batch
+        parts, loop, batch = self._parts, self._entered, self._entered.current_batch
         names = list(parts.optimizers)
         name = names[0] if update is None and len(names) == 1 else update
         if name not in names:
             several = f"Pass one of {', '.join(names)}." if len(names) > 1 else "Leave it out."
             raise InputError(f"update: received {update!r}. {several}")
-        assert batch is not None, "call step inside the loop"
+        if batch is None:
+            raise InputError(
+                "step: there is no batch. Call it in a loop such as `for step_batch in training:`."
+            )
+        if not callable(loss):
+            raise InputError(
+                f"loss: received {type(loss).__name__}. Pass a function that takes a batch, such as"
+                " `lambda batch: summed_loss(model, batch)`."
+            )
         optimizer, schedule = parts.optimizers[name], parts.schedules[name]
         self._check_groups()
         self._rates[name] = rates_of(optimizer.optimizer)
@@ -411,7 +441,9 @@ class Training:
                 "validated: with ema_decay, the averaged weights are validated and saved. Compute "
                 "the metrics and call it inside `with training.evaluation():`."
             )
-        shared = [{name: float(value) for name, value in metrics.items()}]
+        shared = [{name: _metric("validated", name, value) for name, value in metrics.items()}]
+        if not metrics:
+            raise InputError("validated: no metric was passed. Pass one, such as accuracy=0.9.")
         if self._parts.accelerator.num_processes > 1:
             broadcast_object_list(shared)
         name = args.metric_for_best_model or next(iter(shared[0]), "")
@@ -440,7 +472,13 @@ class Training:
         Raises:
             InputError: The predictions have one of these metrics.
         """
+        if predictions is not None and not hasattr(predictions, "metrics"):
+            raise InputError(
+                f"finish: received {type(predictions).__name__} as predictions. Pass "
+                "ampft.Predictions.from_logits(logits, labels, label_names), or metrics by name."
+            )
         computed = {} if predictions is None else predictions.metrics()
+        metrics = {n: _metric("finish", n, value) for n, value in metrics.items()}
         if both := sorted(computed.keys() & metrics.keys()):
             raise InputError(
                 f"finish: {', '.join(both)} is computed from the predictions. Leave it out, or "
@@ -728,6 +766,18 @@ def _step_batches(own: Any, args: OwnSettings, accelerator: Accelerator) -> Step
             f"than a batch of {args.batch_size}. Pass drop_last=False, or a smaller batch_size."
         )
     return batches
+
+
+def _metric(where: str, name: str, value: Any) -> float:
+    """Return a metric as a number.
+
+    Raises:
+        InputError: It is not one.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several numbers
+        raise InputError(f"{where}: received {quoted(value)} as {name}. Pass a number.") from None
 
 
 @contextmanager

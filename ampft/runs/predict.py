@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
+from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -17,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL.Image import Image
 
 from ampft.arguments.parsing import messages_for_python
 from ampft.data.sources.source_table import refuse_surrogates
@@ -566,7 +569,10 @@ def predict_inputs(
 
     with messages_for_python(), caller_state_kept():
         quiet_libraries()
+        _check_numbers(request)
         check_batch_size(request)
+        if not hasattr(inputs, "__iter__") and not isinstance(inputs, PathLike | Image):
+            raise InputError(f"inputs: received {quoted(inputs)}. Pass a list of rows.")
         saved = load_run_classifier(folder)
         record = saved.record
         if opened is not None and record.files != opened.files:
@@ -592,6 +598,17 @@ def predict_inputs(
         with predictor.numerics:
             predictions = predictor(list(zip(*rows, strict=True)))
         return pd.DataFrame(output.columns(rows, predictions))
+
+
+def _check_numbers(request: PredictRequest) -> None:
+    """Raise InputError for numbers that are not whole; Python takes any value."""
+    for name in ("batch_size", "top_k", "decimals"):
+        value = getattr(request, name)
+        is_off = value is None and name == "decimals"
+        if not is_off and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise InputError(f"--{name}: received {quoted(value)}; it must be a whole number.")
+    if request.decimals is not None and request.decimals < 0:
+        raise InputError(f"--decimals: received {request.decimals}; it must be at least 0.")
 
 
 def check_batch_size(request: PredictRequest) -> None:

@@ -264,7 +264,7 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
         values = read_hashed(path, SCHEMA, remedy)[0] if verify else read_json_object(path)
         values.pop("sha256", None)
         return from_json(RunRecord, values, RECORD_NAME)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         run = next(iter(sorted(folder.glob(f"runs/*/{RECORD_NAME}"))), None)
         if run is not None:
             raise InputError(

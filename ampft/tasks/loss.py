@@ -56,8 +56,11 @@ def summed_cross_entropy(
         A float32 scalar; float64 for float64 logits.
 
     Raises:
-        ValueError: The focal loss is combined with label smoothing or with probabilities.
+        ValueError: The focal loss is combined with label smoothing or with probabilities, or the
+            label smoothing is not between 0 and 1.
     """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be 0 to 1, received {label_smoothing}")
     is_soft = labels.is_floating_point()
     if focal_gamma and (label_smoothing or is_soft):
         other = "probabilities as labels" if is_soft else "label_smoothing"

@@ -316,6 +316,9 @@ class Predictions:
             label_names: Names of the K classes.
             split: Name of the split.
         """
+        import torch
+
+        logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)
         return cls(
             example_ids=np.arange(len(labels)),
             labels=labels.cpu().numpy(),

@@ -430,9 +430,13 @@ WALKS: dict[str, Walk] = {
         T | {"u.csv": "text,label\nt0,a\nnew,b\n"}, f"{FILE} --test_file u.csv --fail_on_leak",
         (Remedy("Remove them from one of the splits", files={"u.csv": "text,label\nnew,b\n"}),),
     ),
+    "numbers beyond float32": Walk(
+        {"t.csv": "text,label\nx,1e300\ny,1\nz,2\n"}, f"{FILE} --task regression",
+        (Remedy("such as their logarithm", files={"t.csv": "text,label\nx,300\ny,0\nz,0.3\n"}),),
+    ),
     "a group in two splits": Walk(
         {"t.csv": GROUPED, "u.csv": "text,label,user\nc,a,u\nd,b,w\n"},
-        f"{FILE} --test_file u.csv --group_column user --fail_on_leak",
+        f"{FILE} --test_file u.csv --validation_fraction 0 --group_column user --fail_on_leak",
         (Remedy("Put all rows of a group into one split",
                 files={"u.csv": "text,label,user\nd,b,w\n"}),),
     ),

@@ -29,6 +29,7 @@ from launcher_walks import WALKS as OF_LAUNCHED
 from library_walks import CODE
 from media_walks import WALKS as OF_MEDIA
 from messages import Message, advising_messages, message_of
+from mistake_walks import WALKS as OF_MISTAKES
 from model_walks import WALKS as OF_MODELS
 from prepared import VARIABLES, Prepared, command, python
 from run_walks import WALKS as OF_RUNS
@@ -202,7 +203,7 @@ DOORS = {
     "export": (OF_EXPORTS, command),
     "command": (joined(OF_LAUNCHED, OF_FOLDERS, OF_SEARCHES), command),
     "run": (OF_RUNS, command),
-    "code": (joined(OF_CODE, CODE), python),
+    "code": (joined(OF_CODE, CODE, OF_MISTAKES), python),
 }
 
 
