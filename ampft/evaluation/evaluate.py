@@ -64,7 +64,8 @@ def evaluate(
         unit="example",
         leave=False,
     )
-    decoded: list[Decoded] = []
+    is_alone = accelerator.num_processes == 1
+    decoded = _Rows(ids if is_alone else np.arange(len(ids)))
     was_training = model.training
     model.eval()
     try:
@@ -78,23 +79,52 @@ def evaluate(
                 with first_batch if first_batch is not None and start == 0 else nullcontext():
                     rows = task.decode(model, inputs)
                 # For the dummy, len(batch) is 0, so that its row is dropped.
-                decoded.append({name: as_array(rows[name])[: len(batch)] for name in rows})
+                decoded.add({name: as_array(rows[name])[: len(batch)] for name in rows})
                 bar.update(len(batch))
     finally:
         model.train(was_training)
     # Ids are gathered with their rows, so that the order of the processes does not matter.
-    gathered = gather_object([(ids, _joined(decoded))])
-    all_ids = np.concatenate([part for part, _ in gathered])
-    check_ids_complete(all_ids, len(examples.weights))
-    order = np.argsort(all_ids)
-    every = _joined([rows for part, rows in gathered if len(part)])
-    ordered = {name: values[order] for name, values in every.items()}
+    gathered = [(ids, {})] if is_alone else gather_object([(ids, decoded.arrays)])
+    check_ids_complete(np.concatenate([part for part, _ in gathered]), len(examples.weights))
+    ordered = decoded.arrays
+    if not is_alone:
+        ordered = _ordered([(part, rows) for part, rows in gathered if len(part)])
     _check_finite(ordered, split)
     return task.outcome(split, ordered)
 
 
-def _joined(parts: Sequence[Decoded]) -> Decoded:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+class _Rows:
+    """Decoded rows of one process, whose batches are written into one array of each name.
+
+    Joining them later would need a second copy of all, which is the peak with many classes.
+    """
+
+    def __init__(self, places: npt.NDArray[np.int64]) -> None:
+        self._places, self._start = places, 0
+        self.arrays: Decoded = {}
+
+    def add(self, batch: Decoded) -> None:
+        """Add the rows of the next batch."""
+        for name, rows in batch.items():
+            if name not in self.arrays:
+                self.arrays[name] = np.empty((len(self._places), *rows.shape[1:]), rows.dtype)
+            kept = self.arrays[name]
+            if (common := np.promote_types(kept.dtype, rows.dtype)) != kept.dtype:
+                kept = self.arrays[name] = kept.astype(common)
+            kept[self._places[self._start : self._start + len(rows)]] = rows
+        self._start += len(next(iter(batch.values())))
+
+
+def _ordered(parts: Sequence[tuple[npt.NDArray[np.int64], Decoded]]) -> Decoded:
+    """Return the rows of all processes in the order of their ids, and take them from `parts`."""
+    found: Decoded = {}
+    for name in list(parts[0][1]):
+        arrays = [(ids, rows.pop(name)) for ids, rows in parts]
+        shape = (sum(len(ids) for ids, _ in arrays), *arrays[0][1].shape[1:])
+        found[name] = np.empty(shape, np.result_type(*(array for _, array in arrays)))
+        for ids, array in arrays:
+            found[name][ids] = array
+    return found
 
 
 def as_array(rows: Any) -> npt.NDArray[Any]:

@@ -5,7 +5,7 @@ A class that is absent from a split has support, precision, recall and F1 of 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ BoolArray = npt.NDArray[np.bool_]
 Weights = npt.NDArray[np.float64] | None
 
 MAX_MATRIX_CLASSES = 200  # with more, nothing of K x K size is stored or computed
+ENTRIES_AT_A_TIME = 2**22  # of (n, K) probabilities: copies of all are the peak with many classes
 
 
 @dataclass(frozen=True)
@@ -170,10 +171,12 @@ def case_log_losses(labels: IntArray, probabilities: FloatArray) -> npt.NDArray[
         probabilities: Shape (n, K). Each row is divided by its sum, because a float32 softmax sums
             to one only within 1e-7.
     """
-    rows = _normalized(probabilities)
     epsilon = np.finfo(np.float64).eps
-    likelihood = rows[np.arange(len(labels)), labels].clip(epsilon, 1 - epsilon)
-    return -np.log(likelihood)
+    likelihood = np.empty(len(labels))
+    for part in row_blocks(*probabilities.shape):
+        rows = _normalized(probabilities[part])
+        likelihood[part] = rows[np.arange(len(rows)), labels[part]]
+    return -np.log(likelihood.clip(epsilon, 1 - epsilon))
 
 
 def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
@@ -186,9 +189,12 @@ def case_brier_scores(labels: IntArray, probabilities: FloatArray) -> npt.NDArra
         labels: True classes, shape (n,).
         probabilities: Shape (n, K); each row is divided by its sum as in `case_log_losses`.
     """
-    rows = _normalized(probabilities)
-    rows[np.arange(len(labels)), labels] -= 1
-    return (rows**2).sum(axis=1)
+    scores = np.empty(len(labels))
+    for part in row_blocks(*probabilities.shape):
+        rows = _normalized(probabilities[part])
+        rows[np.arange(len(rows)), labels[part]] -= 1
+        scores[part] = (rows**2).sum(axis=1)
+    return scores
 
 
 def case_binary_log_losses(labels: BoolArray, probabilities: FloatArray) -> npt.NDArray[np.float64]:
@@ -241,8 +247,18 @@ def weighted_log_losses(
     return (weights * losses).sum(axis=1), weights.sum(axis=1)
 
 
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Yield the slices of rows in which an array of (rows, columns) is gone through.
+
+    What is computed per row has the same bits as if it were computed of all rows together.
+    """
+    length = max(1, ENTRIES_AT_A_TIME // max(1, columns))
+    yield from (slice(start, min(start + length, rows)) for start in range(0, rows, length))
+
+
 def _normalized(probabilities: FloatArray) -> npt.NDArray[np.float64]:
-    rows: npt.NDArray[np.float64] = probabilities.astype(np.float64)
+    # Row by row in memory, so that a view whose rows are equal has the same sums as a copy of it.
+    rows: npt.NDArray[np.float64] = probabilities.astype(np.float64, order="C")
     rows /= rows.sum(axis=1, keepdims=True)
     return rows
 
@@ -260,7 +276,10 @@ def top_accuracy(
         k: Number of classes that count as correct.
         weights: (n,) weights of the examples; None for 1.
     """
-    own = probabilities[np.arange(len(labels)), labels][:, None]
-    is_before = np.arange(probabilities.shape[1]) < labels[:, None]
-    ahead = (probabilities > own) | ((probabilities == own) & is_before)
-    return float(np.average(ahead.sum(axis=1) < k, weights=weights))
+    ahead = np.empty(len(labels), dtype=np.int64)
+    for part in row_blocks(*probabilities.shape):
+        rows, of_rows = probabilities[part], labels[part][:, None]
+        own = np.take_along_axis(rows, of_rows, axis=1)
+        is_before = np.arange(rows.shape[1]) < of_rows
+        ahead[part] = ((rows > own) | ((rows == own) & is_before)).sum(axis=1)
+    return float(np.average(ahead < k, weights=weights))

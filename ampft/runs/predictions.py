@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -36,6 +37,8 @@ Origins = Callable[[slice], Mapping[str, Sequence[Any]]]
 OUTCOME_KEY = b"ampft.outcome"
 GROUPS_KEY = b"ampft.groups"  # JSON: the column of the groups, or null for duplicates
 ROWS_PER_GROUP = 8192
+ENTRIES_PER_GROUP = 2**22  # probabilities of a group, so that many classes have fewer rows
+BYTES_AT_A_TIME = 2**24  # of a group of rows that is read for a few of them
 RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
     *("loss", WEIGHT),
@@ -76,12 +79,14 @@ def write_predictions(
     metadata = {OUTCOME_KEY: json.dumps({"kind": outcome.kind, **outcome.metadata()}).encode()}
     if groups is not None:
         metadata[GROUPS_KEY] = json.dumps(groups.column).encode()
+    most = max(1, ENTRIES_PER_GROUP // max(1, len(getattr(outcome, "class_names", ()))))
+    length = min(rows_per_group, most)
     # pyarrow takes a relative path with a colon for a URL.
     with atomic_path(path.absolute()) as temporary:
         writer: pq.ParquetWriter | None = None
         try:
-            for start in range(0, len(outcome), rows_per_group):
-                rows = slice(start, min(start + rows_per_group, len(outcome)))
+            for start in range(0, len(outcome), length):
+                rows = slice(start, min(start + length, len(outcome)))
                 origin = {} if origins is None else origins(rows)
                 table = _table(outcome, rows, references(rows), origin)
                 if groups is not None:
@@ -131,11 +136,10 @@ def read_rows(
         start = 0
         for group in range(file.num_row_groups):
             stop = start + file.metadata.row_group(group).num_rows
-            inside = [row for row in found if start <= row < stop]
+            inside = sorted(row for row in found if start <= row < stop)
             if inside and names:
-                table = file.read_row_group(group, columns=names)
-                values = table.take([row - start for row in inside]).to_pylist()
-                found |= zip(inside, values, strict=True)
+                places = np.array(inside) - start
+                found |= zip(inside, _taken(file, group, names, places), strict=True)
             start = stop
     except (OSError, pa.ArrowException, ValueError) as error:  # such as text that is not UTF-8
         raise InputError(
@@ -143,6 +147,18 @@ def read_rows(
             "repeat the run."
         ) from error
     return found
+
+
+def _taken(
+    file: pq.ParquetFile, group: int, names: list[str], places: npt.NDArray[np.int64]
+) -> Iterator[dict[str, Any]]:
+    """Yield some columns of rows of a group, at ascending places, from a part at a time."""
+    of_group, start = file.metadata.row_group(group), 0
+    size = max(1, BYTES_AT_A_TIME * of_group.num_rows // max(1, of_group.total_byte_size))
+    for batch in file.iter_batches(size, row_groups=[group], columns=names):
+        inside = places[(places >= start) & (places < start + len(batch))]
+        yield from batch.take(pa.array(inside - start)).to_pylist()
+        start += len(batch)
 
 
 def is_input(name: str) -> bool:

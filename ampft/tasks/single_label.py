@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ from ampft.metrics.scores import (
     flat_averages,
     output_dict,
     report_scores,
+    row_blocks,
     scalar_scores,
     top_accuracy,
 )
@@ -327,7 +329,7 @@ class Predictions:
             split=split,
         )
 
-    @property
+    @cached_property
     def predicted(self) -> IntArray:
         """The predicted class, shape (n,), int64: the most probable, unless a threshold decides."""
         return self.decisions.classes(self.probabilities)
@@ -368,10 +370,18 @@ class Predictions:
 
     def report(self) -> ClassificationReport:
         """Return the report of the split."""
+        return self._report
+
+    @cached_property
+    def _report(self) -> ClassificationReport:
         return classification_report(self)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics that are functions of sums, and the calibration error."""
+        return dict(self._metrics)
+
+    @cached_property
+    def _metrics(self) -> dict[str, float]:
         totals = self.unit_sums.totals()
         values = {
             name: float(row.from_sums(totals)) if row.label_effect else row.value(self.sums(name))
@@ -382,10 +392,26 @@ class Predictions:
 
     def sums(self, metric: str) -> CaseSums:
         """Return the sums from which `metric` is computed."""
-        values = self.metric_rows[metric].values
-        return self.unit_sums if values is None else mean_sums(values(self)).weighted(self.weights)
+        if self.metric_rows[metric].values is None:
+            return self.unit_sums
+        return mean_sums(self.case_values(metric)).weighted(self.weights)
 
-    @property
+    def case_values(self, metric: str) -> npt.NDArray[np.float64]:
+        """Return the value of each example, (n,), whose mean a metric is.
+
+        They are computed once: with many classes, that goes through more numbers than a training.
+        """
+        if metric not in self._case_values:
+            compute = self.metric_rows[metric].values
+            assert compute is not None, "it is a mean of values"
+            self._case_values[metric] = np.asarray(compute(self))
+        return self._case_values[metric]
+
+    @cached_property
+    def _case_values(self) -> dict[str, npt.NDArray[Any]]:
+        return {}
+
+    @cached_property
     def unit_sums(self) -> CaseSums:
         """The class counts of the examples."""
         sums = single_label_sums(self.labels, self.predicted, len(self.label_names))
@@ -455,12 +481,16 @@ class Predictions:
 
     def _check_values(self) -> None:
         rows, classes = self.probabilities, len(self.label_names)
-        # In float64, because a float32 sum over many classes would add its own error.
-        off = np.abs(rows.sum(axis=1, dtype=np.float64) - 1) > SUM_TOLERANCE
+        infinite, outside, off = np.zeros((3, len(rows)), dtype=bool)
+        for part in row_blocks(*rows.shape):
+            infinite[part] = ~np.isfinite(rows[part]).all(axis=1)
+            outside[part] = ((rows[part] < 0) | (rows[part] > 1)).any(axis=1)
+            # In float64, because a float32 sum over many classes would add its own error.
+            off[part] = np.abs(rows[part].sum(axis=1, dtype=np.float64) - 1) > SUM_TOLERANCE
         checks = {
             f"labels outside 0..{classes - 1}": (self.labels < 0) | (self.labels >= classes),
-            "probabilities that are not finite": ~np.isfinite(rows).all(axis=1),
-            "probabilities outside [0, 1]": ((rows < 0) | (rows > 1)).any(axis=1),
+            "probabilities that are not finite": infinite,
+            "probabilities outside [0, 1]": outside,
             "probabilities that do not sum to one (are they logits?)": off,
         }
         for problem, wrong in checks.items():
@@ -499,8 +529,8 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         balanced_accuracy=flat["balanced_accuracy"],
         cohen_kappa=None if math.isnan(flat["cohen_kappa"]) else flat["cohen_kappa"],
         matthews=flat["matthews"],
-        log_loss=mean(case_log_losses(labels, predictions.probabilities)),
-        brier=mean(case_brier_scores(labels, predictions.probabilities)),
+        log_loss=mean(predictions.case_values(LOG_LOSS.name)),
+        brier=mean(predictions.case_values(BRIER.name)),
         expected_calibration_error=expected_calibration_error(confidence, correct, weights=weights),
         confusion_matrix=None if large else as_tuples(confusion(labels, predicted, classes)),
         confusion_counts=as_tuples(confusion_counts(labels, predicted)) if large else None,
@@ -621,7 +651,8 @@ class SingleLabel:
     def constant(self, train: IntArray, targets: IntArray) -> dict[str, Any]:
         """Return the frequencies of the classes as the prediction of each example."""
         shares = self._shares(train).astype(np.float32)
-        return {"probabilities": np.tile(shares, (len(targets), 1))}
+        # A view, because all rows are equal.
+        return {"probabilities": np.broadcast_to(shares, (len(targets), len(shares)))}
 
     def constant_loss(self, train: IntArray) -> float:
         """Return the loss of predicting the frequencies of the classes, per unit of weight."""

@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from ampft.arguments import ClassifyArguments
-from ampft.data.assembly import class_names
+from ampft.data.assembly import _may_be_unlabelled, class_names
 from ampft.data.columns import InputColumns, column_renames, require_columns
 from ampft.data.labelled_rows import LabelledRows
 from ampft.data.load import load_data
@@ -214,3 +214,17 @@ def test_notes_are_bounded(tmp_path):
     notes = load_data(ClassifyArguments(train_file=path, test_fraction=0.0)).notes
     assert any("groups of labels are spelled alike" in note for note in notes)
     assert sum(map(len, notes)) < LONGEST_MESSAGE
+
+
+def test_a_class_that_may_mean_no_label_is_found_in_linear_time():
+    class OneRead(tuple):
+        __slots__ = ()
+        reads = 0
+
+        def __iter__(self):
+            OneRead.reads += 1
+            return super().__iter__()
+
+    classes = OneRead((*map(str, range(1, MANY)), "-1"))
+    assert [name for name in tuple(classes) if _may_be_unlabelled(name, classes)] == ["-1"]
+    assert OneRead.reads <= 3

@@ -9,7 +9,7 @@ from tiny_text import tiny_task
 
 from ampft.engine.first_step import FirstStepMonitor
 from ampft.errors import PrecisionContradicted, TrainingStopped
-from ampft.evaluation.evaluate import evaluate
+from ampft.evaluation.evaluate import _ordered, _Rows, evaluate
 from ampft.precision.accelerator import make_accelerator, numerics
 from ampft.precision.resolve import resolve
 
@@ -92,3 +92,23 @@ def test_a_nonfinite_probability_stops_the_run():
     assert 0 < positive < 7
     with pytest.raises(TrainingStopped, match=f"evaluation on test: {positive} of 7 examples"):
         evaluate(Accelerator(cpu=True), model, task, "test", batch_size=3)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, object])
+def test_rows_of_processes_are_put_in_the_order_of_their_ids(kind):
+    expected = np.arange(21).reshape(7, 3).astype(kind)
+    shares = [np.array([6, 0, 3, 1]), np.array([5, 2, 4])]
+    parts = []
+    for ids in shares:
+        rows = _Rows(np.arange(len(ids)))
+        for start in range(0, len(ids), 3):
+            rows.add({"x": expected[ids[start : start + 3]]})
+        rows.add({"x": expected[:0]})  # of a process that has fewer batches
+        parts.append((ids, rows.arrays))
+    found = _ordered(parts)["x"]
+    assert np.array_equal(found, expected)
+    assert found.dtype == kind
+    alone = _Rows(np.array([2, 0, 1]))
+    alone.add({"x": expected[[2, 0]]})
+    alone.add({"x": expected[[1]]})
+    assert np.array_equal(alone.arrays["x"], expected[:3])

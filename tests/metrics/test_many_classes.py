@@ -9,9 +9,22 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
-from ampft.metrics.scores import MAX_MATRIX_CLASSES, confusion_counts, scalar_scores
+from ampft.metrics import scores
+from ampft.metrics.scores import (
+    MAX_MATRIX_CLASSES,
+    case_brier_scores,
+    case_log_losses,
+    confusion_counts,
+    scalar_scores,
+    top_accuracy,
+)
 from ampft.tasks.report import report_from_json
-from ampft.tasks.single_label import ClassificationReport, Predictions, classification_report
+from ampft.tasks.single_label import (
+    ClassificationReport,
+    Predictions,
+    SingleLabel,
+    classification_report,
+)
 from ampft.text.json_io import json_text
 
 CLASSES, EXAMPLES = 5000, 2000
@@ -100,3 +113,65 @@ def test_up_to_200_classes_the_report_has_the_matrix():
     assert np.array_equal(report.confusion_matrix, np.eye(count))
     assert "confusion_counts" not in report.as_dict()
     assert len([line for line in report.text().splitlines() if line.endswith(" 1")]) == count
+
+
+def drawn(rows: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and probabilities, some of them equal."""
+    generator = np.random.default_rng(rows)
+    weights = generator.integers(1, 50, (rows, classes)).astype(np.float32)
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    return generator.integers(0, classes, rows), shares
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 64])
+def test_parts_of_the_rows_have_the_bits_of_all_rows(rows, monkeypatch):
+    labels, shares = drawn(rows, 1037)
+    exact = shares.astype(np.float64)
+    exact /= exact.sum(axis=1, keepdims=True)
+    likelihood = exact[np.arange(rows), labels]
+    expected_brier = ((exact - np.eye(1037)[labels]) ** 2).sum(axis=1)
+    ranks = np.argsort(np.argsort(-shares, axis=1, kind="stable"), axis=1)
+    expected_top = float(np.mean(ranks[np.arange(rows), labels] < 500))
+    for entries in (1, 3 * 1037, 2**22):
+        monkeypatch.setattr(scores, "ENTRIES_AT_A_TIME", entries)
+        assert np.array_equal(case_log_losses(labels, shares), -np.log(likelihood))
+        assert np.array_equal(case_brier_scores(labels, shares), expected_brier)
+        assert top_accuracy(labels, shares, 500) == expected_top
+
+
+def test_figures_take_less_memory_than_the_probabilities():
+    labels, shares = drawn(4000, 10_000)
+    names = tuple(map(str, range(10_000)))
+    tracemalloc.start()
+    try:
+        predictions = Predictions(np.arange(4000), labels, shares, names, "test")
+        case_log_losses(labels, predictions.probabilities)
+        case_brier_scores(labels, predictions.probabilities)
+        top_accuracy(labels, predictions.probabilities, 5)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < shares.nbytes
+
+
+def test_the_class_frequencies_are_no_copies_and_have_the_figures_of_copies():
+    labels, _ = drawn(300, 1000)
+    problem = SingleLabel(tuple(map(str, range(1000))))
+    shares = problem.constant(labels, labels)["probabilities"]
+    assert shares.strides[0] == 0
+    view = problem.outcome("test", labels, {"probabilities": shares})
+    copy = problem.outcome("test", labels, {"probabilities": np.ascontiguousarray(shares)})
+    assert view.metrics() == copy.metrics()
+    assert view.report() == copy.report()
+
+
+def test_figures_are_computed_once(monkeypatch):
+    labels, shares = drawn(20, 300)
+    predictions = Predictions(np.arange(20), labels, shares, tuple(map(str, range(300))), "test")
+    expected = predictions.metrics(), predictions.report()
+    monkeypatch.setattr(scores, "_normalized", None)  # whatever needs all probabilities again
+    predictions.metrics()["accuracy"] = -1.0  # a caller's copy
+    assert (predictions.metrics(), predictions.report()) == expected
+    assert predictions.sums("brier").totals().tolist()[0] == pytest.approx(
+        20 * expected[0]["brier"]
+    )

@@ -11,7 +11,8 @@ import pytest
 
 from ampft.data.splits import Groups
 from ampft.errors import InputError
-from ampft.runs.predictions import read_groups, read_predictions, write_predictions
+from ampft.runs import predictions as predictions_file
+from ampft.runs.predictions import read_groups, read_predictions, read_rows, write_predictions
 from ampft.tasks.single_label import Predictions
 
 NAMES = ("no", "yes", "a|b")
@@ -109,3 +110,24 @@ def test_a_damaged_group_column_is_named(tmp_path: Path):
     pq.write_table(pq.read_table(path).drop_columns(["group_id"]), path)
     with pytest.raises(InputError, match=r"not the predictions\.parquet of a run"):
         read_groups(path)
+
+
+@pytest.mark.parametrize("size", [1, 2**24])
+@pytest.mark.parametrize("rows", [[9, 0, 5, 4], [3], []])
+def test_rows_are_read_in_any_order_and_in_parts(tmp_path, rows, size, monkeypatch):
+    monkeypatch.setattr(predictions_file, "BYTES_AT_A_TIME", size)
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, make(10), lambda part: {"text": ["a"] * (part.stop - part.start)})
+    found = read_rows(path, rows, lambda name: name in ("example_id", "probabilities"))
+    table = pq.read_table(path, columns=["example_id", "probabilities"]).to_pylist()
+    assert found == {row: table[row] for row in rows}
+
+
+def test_a_group_has_fewer_rows_with_many_classes(tmp_path, monkeypatch):
+    monkeypatch.setattr(predictions_file, "ENTRIES_PER_GROUP", 6)
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, make(5), lambda rows: {})
+    file = pq.ParquetFile(path)
+    groups = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+    assert groups == [2, 2, 1]
+    assert np.array_equal(read_predictions(path).probabilities, make(5).probabilities)
