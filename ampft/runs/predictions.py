@@ -37,7 +37,7 @@ Origins = Callable[[slice], Mapping[str, Sequence[Any]]]
 OUTCOME_KEY = b"ampft.outcome"
 GROUPS_KEY = b"ampft.groups"  # JSON: the column of the groups, or null for duplicates
 ROWS_PER_GROUP = 8192
-ENTRIES_PER_GROUP = 2**22  # probabilities of a group, so that many classes have fewer rows
+ENTRIES_PER_GROUP = 2**24  # probabilities of a group, so that many classes have fewer rows
 BYTES_AT_A_TIME = 2**24  # of a group of rows that is read for a few of them
 RESERVED_COLUMNS = (
     *("example_id", "split", "label", "prediction", "label_id", "prediction_id"),
