@@ -303,7 +303,7 @@ def label_errors_table(found: LabelErrors) -> Table:
         for each in found.errors[:SHOWN]
     ]
     header = ("where", "label", "perhaps", "p(label)", "p(perhaps)", "text")
-    return Table(header=header, rows=rows, left=3)
+    return Table(header=header, rows=rows, left=len(header))
 
 
 def _where(each: LabelError) -> str:

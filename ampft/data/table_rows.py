@@ -444,11 +444,25 @@ def _text_columns(
     pairs = [pair for pair in combinations(others, 2) if not choices and _are_twins(pair)]
     if len(pairs) == 1:
         hint = f" A pair seems to be --text_column_names {','.join(pairs[0])}."
+    if not choices and not pairs:
+        hint += _taken_text(request, columns)
     raise InputError(
         f"--text_column_names: {origin} has {problem}. Its columns: {describe()}. Pass the right"
         f" one, for example --text_column_names text, or a,b for pairs, or a{JOIN}b to join them."
         f"{hint}"
     )
+
+
+def _taken_text(request: DataRequest, columns: Sequence[str]) -> str:
+    """Return that another flag names the column that would be the text; empty if none does."""
+    flags = {"--group_column": request.group_column, "--id_column": request.id_column}
+    for flag, name in flags.items():
+        if name is not None and name in columns and _text_choices([name]):
+            return (
+                f" {quoted(name)} was not taken because {flag} names it; --text_column_names "
+                f"{name} makes it the text, too."
+            )
+    return ""
 
 
 def _are_twins(columns: Sequence[str]) -> bool:

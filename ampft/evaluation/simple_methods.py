@@ -124,6 +124,7 @@ def answer(
     *,
     can_begin_nearer: bool = False,
     truncated: float = 0.0,
+    rows: int | None = None,
 ) -> str | None:
     """Return in one sentence whether the best simple method is worse; None without any.
 
@@ -131,6 +132,7 @@ def answer(
         can_begin_nearer: Whether the head can begin at all of the frozen encoder's regression, and
             did not.
         truncated: Share of the training texts that were truncated for the model, not for TF-IDF.
+        rows: Number of rows that are predicted; None if it is unknown. Fewer cases are groups.
     """
     measure = _measure(problem, methods)
     judged = [each for each in methods if measure.gain(each) is not None]
@@ -149,8 +151,11 @@ def answer(
         return f"{best.name} is better ({figures}): {_instead(best, can_begin_nearer, truncated)}"
     if high < 0:
         return f"fine-tuning is worth it: {best.name} is worse ({figures})"
+    cases = f"{gain.cases:,} independent rows"
+    if rows is not None and gain.cases < rows:
+        cases = f"{rows:,} rows in {gain.cases:,} independent groups"
     return (
-        f"{gain.cases:,} independent rows do not show whether {best.name} is worse ({figures}); "
+        f"{cases} do not show whether {best.name} is worse ({figures}); "
         "it is cheaper to train and to change"
     )
 

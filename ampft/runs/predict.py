@@ -421,11 +421,9 @@ def write_rows(
                 ]
             )
     if unanswered:
-        shown = listed(unanswered, limit=MOST_NAMED, separator="\n           ")
-        note = (
-            f"{counted(len(unanswered), 'row')} without an answer, left empty:\n           {shown}"
-        )
-        print_line(labelled("warning", note), file=_stream(request))
+        shown = listed(unanswered, limit=MOST_NAMED, separator="\n").splitlines()
+        note = f"{counted(len(unanswered), 'row')} without an answer, left empty:"
+        print_line(labelled("warning", note, *shown), file=_stream(request))
     if truncated:
         note = _truncation_note(truncated, count, can_split=len(rows.sources) == 1)
         print_line(labelled("note", note), file=_stream(request))

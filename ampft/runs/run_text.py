@@ -53,7 +53,7 @@ def format_run(folder: str | os.PathLike[str]) -> str:
     selected = bool(record.metrics.get("selected"))
     table = ""
     if report is not None:
-        table = f"{report_with_heading(report, selected=selected)}\n{decisions_text(record)}"
+        table = f"{report_with_heading(report, selected=selected)}{decisions_text(record)}\n"
     if record.status == "running" and (path / HISTORY_NAME).is_file():
         rows = read_history(path / HISTORY_NAME)  # of a run that was killed, perhaps
         skipped = sum(bool(row.get("skipped")) for row in rows)
@@ -166,7 +166,7 @@ def report_with_heading(report: Report, *, selected: bool) -> str:
     if selected:
         line += "; the epoch was also chosen on this split, so expect lower scores on new data"
     rare = rare_classes_text(report)
-    return "\n\n".join(filter(None, (line, rare, report.text())))
+    return "\n\n".join(filter(None, (line, rare, report.text().rstrip("\n")))) + "\n"
 
 
 def decisions_text(record: RunRecord) -> str:
@@ -195,7 +195,16 @@ def simple_methods_answer(record: RunRecord) -> str | None:
     can_begin_nearer = has_one_label and record.arguments.get("probe_scale") is None
     truncated = record.data.truncated / max(record.data.examples.get("train", 0), 1)
     problem = problem_of(record)
-    says = [answer(problem, methods, can_begin_nearer=can_begin_nearer, truncated=truncated)]
+    split = record.metrics.get("split")
+    says = [
+        answer(
+            problem,
+            methods,
+            can_begin_nearer=can_begin_nearer,
+            truncated=truncated,
+            rows=record.data.examples.get(str(split)),
+        )
+    ]
     is_weighted = record.arguments.get("class_weights") is not None
     if has_one_label and not (is_calibrated or is_weighted):
         says.append(better_probabilities(methods))

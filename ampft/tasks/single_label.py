@@ -165,9 +165,7 @@ class ClassificationReport(Report):
         if not absent:
             return ""
         whose = "its" if len(absent) == 1 else "their"
-        return (
-            f"No {self.split} example has the label {quoted_list(absent)}; {whose} F1 counts as 0."
-        )
+        return f"No example has the label {quoted_list(absent)}; {whose} F1 counts as 0."
 
     @property
     def shown(self) -> tuple[int, ...]:

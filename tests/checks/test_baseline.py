@@ -101,6 +101,10 @@ def test_the_answer_names_the_best_method_with_a_paired_interval(tiny_bert):
     assert answer(task.problem, found(20, 22)).startswith(
         f"40 independent rows do not show whether {BAG_OF_WORDS} is worse (+"
     )
+    assert answer(task.problem, found(20, 22), rows=40).startswith("40 independent rows do not")
+    assert answer(task.problem, found(20, 22), rows=120).startswith(
+        f"120 rows in 40 independent groups do not show whether {BAG_OF_WORDS} is worse (+"
+    )
     assert answer(task.problem, found(32, 20)).startswith(
         f"fine-tuning is worth it: {BAG_OF_WORDS}"
     )

@@ -100,3 +100,13 @@ def test_two_other_columns_are_not_a_pair(tmp_path, header):
 def test_the_label_of_quora_needs_no_flag(tmp_path):
     data = load(tmp_path, "question1,question2,is_duplicate\na,b,0\nc,d,1\n")
     assert (data.input_columns, data.label_names) == (("question1", "question2"), ("0", "1"))
+
+
+@pytest.mark.parametrize("flag", ["group_column", "id_column"])
+def test_a_text_that_another_flag_names_is_said_and_can_be_both(tmp_path, flag):
+    rows = "".join(f"a{i},{'xy'[i % 2]}\n" for i in range(40))
+    said = rf"'text' was not taken because --{flag} names it; --text_column_names text makes it"
+    with pytest.raises(InputError, match=said):
+        load(tmp_path, f"text,label\n{rows}", **{flag: "text"})
+    data = load(tmp_path, f"text,label\n{rows}", **{flag: "text", "text_column_names": "text"})
+    assert data.input_columns == ("text",)

@@ -17,6 +17,7 @@ import ampft.cli
 import ampft.runs.predict
 from ampft.comparison.remarks import remark_texts
 from ampft.comparison.report.html import html_text
+from ampft.comparison.report.report_files import markdown_text
 from ampft.decision import CONTRACT_NAME, Abstention, Contract, Decisions
 from ampft.errors import InputError
 from ampft.files import describe_file
@@ -76,6 +77,7 @@ def test_it_is_the_comparison_of_what_predict_writes(models, today, tmp_path):
     assert received.title == "run and new on today.csv"
     assert "no run record" not in " ".join(remark_texts(received.stamps))
     assert "today.csv" in html_text(received)
+    assert "| execution |" not in markdown_text(received), "no execution of these is known"
 
 
 def test_a_class_that_only_one_model_knows_is_wrong_in_the_other(models, today):

@@ -10,7 +10,10 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from ampft.evaluation.simple_methods import FREQUENCIES, SimpleMethodResult, methods_table
+from ampft.labels.multi_label import MultiLabelPredictions
 from ampft.labels.ordinal import Ordinal, OrdinalPredictions
+from ampft.labels.regression import RegressionPredictions
+from ampft.runs.run_text import report_with_heading
 from ampft.tasks.outcome import main_metrics_text
 from ampft.tasks.single_label import Predictions
 from ampft.text.escaping import display_width, inert
@@ -55,10 +58,10 @@ def test_classes_without_an_example_are_listed_after_the_table():
         )
         return outcome.report()
 
-    line = "No test example has the label 'rare'; its F1 counts as 0."
+    line = "No example has the label 'rare'; its F1 counts as 0."
     assert line in report(absent=True).text().splitlines()
     assert line in report(absent=True).tables()[0].note
-    assert "No test example" not in report(absent=False).text()
+    assert "No example" not in report(absent=False).text()
 
 
 HOSTILE = {
@@ -134,3 +137,20 @@ def test_no_report_has_a_negative_zero():
     for text in reports_with_tiny_negative_values():
         assert "0.0000" in text
         assert re.search(r"[-\N{MINUS SIGN}]0\.?0*(?![\d.])", text) is None, text
+
+
+@pytest.mark.parametrize("kind", ["classes", "ranks", "labels", "numbers"])
+def test_every_report_ends_with_one_line_break_so_that_a_blank_line_follows(kind):
+    truth, shares = np.array([0, 1, 2]), np.eye(3, dtype=np.float32)
+    names, ids = ("1", "2", "3"), np.arange(3)
+    outcome = {
+        "classes": lambda: Predictions(ids, truth, shares, names, "test"),
+        "ranks": lambda: OrdinalPredictions(ids, truth, shares, names, "test"),
+        "labels": lambda: MultiLabelPredictions(shares > 0, shares, names, "test"),
+        "numbers": lambda: RegressionPredictions(
+            truth.astype(float), shares[:, 1].astype(float), ("price",), "test"
+        ),
+    }[kind]()
+    text = report_with_heading(outcome.report(), selected=False)
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")

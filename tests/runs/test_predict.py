@@ -476,7 +476,7 @@ def test_a_row_without_input_is_named_and_the_others_are_answered(
     found = pd.read_csv(io.StringIO(captured.out))
     assert found.prediction.isna().tolist() == [False, True, False]
     assert found.prediction[0] == found.prediction[2]
-    assert "1 row without an answer, left empty" in captured.err
+    assert "1 row without an answer, left empty:\n" in captured.err
     assert f"rows.jsonl, line 2: {reason}" in " ".join(captured.err.split())
     assert "classification report, file, 2 ex" in captured.err  # its label is not scored
     file.write_text(f"{bad}\n{bad}\n")

@@ -14,6 +14,7 @@ from ampft.comparison.report.sections import sections, tables_of_arms
 from ampft.comparison.report.tables import (
     arm_columns,
     evaluation_scope,
+    has_execution,
     modes,
     settings,
     without_incomplete_medians,
@@ -194,7 +195,8 @@ def mode_table(comparison: Comparison) -> Table:
         tuple((column.short_cell or column.cell)(arm) for column in columns)
         for arm in comparison.arms
     ]
-    return Table(header=upper, rows=[lower, *rows], left=2, note=legend(comparison))
+    left = 2 if has_execution(comparison) else 1
+    return Table(header=upper, rows=[lower, *rows], left=left, note=legend(comparison))
 
 
 def legend(comparison: Comparison) -> str:

@@ -114,13 +114,12 @@ def arm_columns(comparison: Comparison) -> tuple[ArmColumn, ...]:
             return "" if arm is comparison.baseline else NOT_MEASURED
         return mean_count(arm.flips.mean)
 
+    execution = ArmColumn(
+        "execution", ("", ""), lambda arm: Quote(arm.execution) if arm.execution != UNKNOWN else ""
+    )
     return (
         ArmColumn(comparison.noun, ("", comparison.noun), lambda arm: Name(arm.name, "arm")),
-        ArmColumn(
-            "execution",
-            ("", ""),
-            lambda arm: Quote(arm.execution) if arm.execution != UNKNOWN else "",
-        ),
+        *([execution] if has_execution(comparison) else []),
         ArmColumn("verdict", None, verdict),
         ArmColumn(
             units.heading,
@@ -158,8 +157,13 @@ def modes(comparison: Comparison) -> Table:
         header=tuple(column.heading for column in columns),
         rows=[tuple(column.cell(arm) for column in columns) for arm in comparison.arms],
         note=f"{deviation}Changed predictions{ratios} relative to {base}.{placebo}",
-        left=3,
+        left=3 if has_execution(comparison) else 2,
     )
+
+
+def has_execution(comparison: Comparison) -> bool:
+    """Return whether it is known of an arm how it computed."""
+    return any(arm.execution != UNKNOWN for arm in comparison.arms)
 
 
 def placebo_text(comparison: Comparison) -> str:
