@@ -337,7 +337,9 @@ def _shared_images(
         if shared:
             note = f"{shared} of {len(images[second])} {second} images are in {first} too"
             if refuse:
-                raise InputError(f"--fail_on_leak: {note}. Remove them from one of the splits.")
+                raise InputError(
+                    f"--fail_on_leak: {note}. Remove these images from one of the splits."
+                )
             notes.append(f"{note}. With --fail_on_leak this is an error.")
     return notes, of_train
 

@@ -32,6 +32,7 @@ from messages import Message, advising_messages, message_of
 from mistake_walks import WALKS as OF_MISTAKES
 from model_walks import WALKS as OF_MODELS
 from prepared import VARIABLES, Prepared, command, python
+from rare_walks import OF_RARE_DATA, OF_RARE_PARSERS
 from run_walks import WALKS as OF_RUNS
 from search_walks import WALKS as OF_SEARCHES
 from table_walks import DATA
@@ -56,7 +57,7 @@ def joined(*tables: dict[str, Walk]) -> dict[str, Walk]:
     return walks
 
 
-OF_DATA = joined(OF_PLAIN_DATA, OF_FILES, OF_MEDIA, DATA)
+OF_DATA = joined(OF_PLAIN_DATA, OF_FILES, OF_MEDIA, DATA, OF_RARE_DATA)
 # The message that each walk meets: its file and first words.
 WALKED = json.loads((Path(__file__).parent / "walked.json").read_text())
 # The messages that no walk meets, by the reason.
@@ -194,7 +195,7 @@ DOORS = {
     "data": (OF_DATA, read),
     "comparison": (OF_COMPARISONS, parsed_comparison),
     "arms": (OF_ARMS, parsed_arms),
-    "parser": (OF_PARSERS, parsed),
+    "parser": (joined(OF_PARSERS, OF_RARE_PARSERS), parsed),
     "tables": (OF_TABLES, compared),
     "training": (OF_TRAININGS, command),
     "model": (OF_MODELS, command),
