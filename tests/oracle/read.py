@@ -52,11 +52,11 @@ def text_of(case: Case, drawn: Drawn, row: Row) -> Any:
     parts = [row[column] for column in drawn.texts]
     if case.task in MEDIA:
         return str(drawn.files["train"].parent / parts[0])
+    if (delimiter := case.settings.get("text_column_delimiter")) is not None:
+        parts = [delimiter.join(part for part in parts if not is_missing(part))]
     if columns := case.settings.get("feature_columns"):
         cells = [f"{name}: {_cell_text(row[name])}." for name in columns.split(",")]
         parts[0] = f"{' '.join(cells)} {parts[0]}"
-    if (delimiter := case.settings.get("text_column_delimiter")) is not None:
-        return delimiter.join(part for part in parts if not is_missing(part))
     return tuple(parts) if len(parts) > 1 else parts[0]
 
 

@@ -459,8 +459,13 @@ ROUNDING = (
 )
 
 
-def _error(gradient: Tensor) -> float:
-    return ROUNDING * float(gradient.abs().max()) + 1e-9
+def _error(name: str, gradients: Tensors) -> float:
+    """Return how far float32 may be off in the gradient of a tensor.
+
+    The parts of one that is zero by algebra, such as that of a key's bias, are as large as others.
+    """
+    own, *every = (float(g.abs().max()) for g in (gradients[name], *gradients.values()))
+    return ROUNDING * own + 1e-7 * max(every) + 1e-9
 
 
 def _adamw(case: Case, trained: Tensors, groups: Mapping[str, Group]) -> Update:
@@ -480,7 +485,9 @@ def _adamw(case: Case, trained: Tensors, groups: Mapping[str, Group]) -> Update:
             v.copy_(b2 * v + (1 - b2) * g**2)
             root = (v / (1 - b2**count)).sqrt() + setting(case, "adam_epsilon")
             p.sub_(group.unit * own * (m / (1 - b1**count)) / root)
-            doubts[name] = group.unit * own * (4 * _error(g) / root).clamp(max=2.0)
+            doubts[name] = (
+                group.unit * own * (4 * group.unit * _error(name, gradients) / root).clamp(max=2.0)
+            )
         return doubts
 
     return update
@@ -514,7 +521,7 @@ def _adafactor(case: Case, trained: Tensors, groups: Mapping[str, Group]) -> Upd
             root = variance.clamp(min=eps**2).sqrt()
             step = g / root
             p.sub_(scale * step / max(1.0, mean_square(step)))
-            doubts[name] = scale * (4 * _error(g) / root).clamp(max=4.0)
+            doubts[name] = scale * (4 * _error(name, gradients) / root).clamp(max=4.0)
         return doubts
 
     return update
