@@ -195,9 +195,14 @@ def classifier(trained: Trained, words: list[object], settings: Settings) -> lis
     own = replace(case, settings={
         "max_train_steps": 2, **{name: case.settings[name] for name in kept if name in settings}
     })  # fmt: skip
-    run = product.LoopFolder(Path(estimator.run_.folder))
+    run = product.RunFolder(Path(estimator.run_.folder))
     names = run.record["label_names"]
-    found = train.check_order(own, run, len(texts["train"]))
+    held_out = {row["position"] for row in run.predictions}  # a tenth, which is not trained on
+    rest = [i for p, (i, _) in enumerate(kept_rows(case, drawn, "train")) if p not in held_out]
+    every = {split: list(range(len(drawn.rows[split]))) for split in drawn.rows}
+    drawn = replace(drawn, chosen={**every, "train": rest})
+    found = compare("a tenth is held out", 0 < len(held_out) <= 1 + len(texts["train"]) // 5, True)
+    found += train.check_order(own, run, len(rest))
     found += train.check(own, drawn, run, train.train(own, drawn, names))
     found = [replace(each, what=f"Classifier: {each.what}") for each in found]
     return found + _check_answers(case, estimator, texts["test"], labels["test"])
