@@ -164,13 +164,14 @@ def classifier(trained: Trained, words: list[object], settings: Settings) -> lis
     if (
         case.task not in ("text", "regression")
         or case.processes > 1
-        or {"feature_columns", "lora_r", "max_train_samples", *HELD_OUT} & set(settings)
-        or {"windows"} & set(map(str, settings.values()))
+        or {"feature_columns", "text_column_delimiter"} & set(settings)
     ):
         return []
     rows = {split: [row for _, row in kept_rows(case, drawn, split)] for split in ("train", "test")}
     texts = {split: [row["text"] for row in rows[split]] for split in rows}
     labels = {split: [row["label"] for row in rows[split]] for split in rows}
+    if case.task == "text" and len(set(map(str, labels["train"]))) < 2:  # refused
+        return []
     column, classes = settings.get("weight_column"), run.record["label_names"]
     output = drawn.model.parent / "classifier"
     kind: Any = ampft.Classifier if case.task == "text" else ampft.Regressor
@@ -189,12 +190,12 @@ def classifier(trained: Trained, words: list[object], settings: Settings) -> lis
                       [row[column] for row in rows["train"]] if column else None)  # fmt: skip
     except Exception as error:
         return [Disagreement("Classifier", f"{type(error).__name__}: {error}", "no error")]
-    if has_numbers:
-        return _check_answers(case, estimator, texts["test"], labels["test"])
     kept = ("max_seq_length", "learning_rate", "seed", "weight_column", *OF_ROWS, *given)
     own = replace(case, settings={
         "max_train_steps": 2, **{name: case.settings[name] for name in kept if name in settings}
     })  # fmt: skip
+    if has_numbers:
+        return _check_answers(own, estimator, texts["test"], labels["test"])
     run = product.RunFolder(Path(estimator.run_.folder))
     names = run.record["label_names"]
     held_out = {row["position"] for row in run.predictions}  # a tenth, which is not trained on
@@ -205,7 +206,7 @@ def classifier(trained: Trained, words: list[object], settings: Settings) -> lis
     found += train.check_order(own, run, len(rest))
     found += train.check(own, drawn, run, train.train(own, drawn, names))
     found = [replace(each, what=f"Classifier: {each.what}") for each in found]
-    return found + _check_answers(case, estimator, texts["test"], labels["test"])
+    return found + _check_answers(own, estimator, texts["test"], labels["test"])
 
 
 def _check_answers(
