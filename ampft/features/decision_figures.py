@@ -99,6 +99,9 @@ class AbstentionPart:
     wrong: int
     wrong_of_all: int
     interval: Ends
+    # Rows that were set apart, of which `proving_rows` are independent. None in records of earlier
+    # versions.
+    set_apart: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,13 +164,13 @@ class FittedPart:
             f"Abstention: at most {percent(part.error, 1)} of the answered rows are wrong. This is "
             f"proven with {percent(part.confidence)} confidence on "
             f"{counted(part.proving_rows, 'independent validation example')} that nothing else has "
-            "used, for rows drawn as they were."
+            f"used, for rows drawn as they were.{_left_out_text(part)}"
         )
         if part.least_confidence is None:
             return (
                 f"Abstention: these {counted(part.proving_rows, 'validation example')} prove no "
                 f"error of at most {percent(part.error, 1)} at any confidence, so no row is "
-                "answered.",
+                f"answered.{_left_out_text(part)}",
             )
         which = "all are answered, whatever their confidence"
         if part.least_confidence > 0:
@@ -270,6 +273,19 @@ def _abstention_part(
         wrong=int(is_wrong.sum()),
         wrong_of_all=int((~outcome.correct).sum()),
         interval=_share_interval(is_wrong, answered, groups),
+        set_apart=halves.set_apart,
+    )
+
+
+def _left_out_text(part: AbstentionPart) -> str:
+    """Return how many rows of those set apart prove nothing, and why; empty if all take part."""
+    left_out = (part.set_apart or part.proving_rows) - part.proving_rows
+    if not left_out:
+        return ""
+    return (
+        f" {left_out:,} of the {part.set_apart:,} that were set apart do not count: rows with "
+        "equal inputs, or of one group, count once, and where such groups have unequal sizes, a "
+        "smaller one takes part less often."
     )
 
 

@@ -64,6 +64,9 @@ class ValidationHalves:
     # Rows that prove the promise: independent, and distributed like all rows. Of a group of
     # dependent rows, at most one.
     promise: IntArray
+    # Number of all rows that are not in `fit`. Dependent rows, and those that groups of unequal
+    # sizes leave out, are not in `promise`.
+    set_apart: int
 
 
 def split_in_halves(rows: int, groups: IntArray | None) -> ValidationHalves:
@@ -83,7 +86,8 @@ def split_in_halves(rows: int, groups: IntArray | None) -> ValidationHalves:
     chosen = np.sort(shuffled[first])
     drawn = np.random.default_rng(PROMISE_SEED + 1).random(len(chosen)) * sizes.max()
     promise = chosen[drawn < sizes[ids[chosen]]]
-    return ValidationHalves(fit=np.flatnonzero(~in_promise), promise=promise)
+    fit = np.flatnonzero(~in_promise)
+    return ValidationHalves(fit=fit, promise=promise, set_apart=int(in_promise.sum()))
 
 
 def p_value(wrong: int, answered: int, error: float) -> float:

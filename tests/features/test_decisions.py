@@ -355,3 +355,30 @@ def test_with_abstention_only_the_rows_that_choose_are_counted(monkeypatch):
     halves = split_in_halves(600, None)
     assert part.labels[0].validation_rows == (validation.labels[halves.fit] == 1).sum()
     assert feature.record()["decisions"].fitted_rows == len(halves.fit)
+
+
+def test_the_rows_that_a_promise_cannot_use_are_counted(monkeypatch):
+    """Two thirds of the rows are pairs of copies: such a pair takes part twice as often as a single row."""
+    groups = np.repeat(np.arange(400), np.r_[np.full(200, 2), np.full(200, 1)])
+    validation, test = single("validation", 600, 0), single("test", 500, 1)
+    feature = feature_of(ValidationFitSettings(abstain=0.3), validation, monkeypatch)
+    monkeypatch.setattr(
+        "ampft.features.decisions.dependent_groups",
+        lambda _, split: SimpleNamespace(ids=groups) if split == "validation" else None,
+    )
+    feature.decided(test, lambda: feature.decided(validation, lambda: validation))
+    (promise, *_) = (part := feature.record()["decisions"]).sentences()
+    halves = split_in_halves(600, groups)
+    assert part.abstention.set_apart == 600 - len(halves.fit)
+    left_out = part.abstention.set_apart - len(halves.promise)
+    assert left_out > 100
+    assert f"{left_out} of the {part.abstention.set_apart} that were set apart" in promise
+
+
+@pytest.mark.parametrize("has_copies", [False, True])
+def test_halves_count_what_is_set_apart(has_copies):
+    groups = np.r_[np.zeros(2, dtype=int), np.arange(1, 599)] if has_copies else None
+    halves = split_in_halves(600, groups)
+    assert halves.set_apart + len(halves.fit) == 600
+    if not has_copies:
+        assert halves.set_apart == len(halves.promise)
