@@ -358,7 +358,7 @@ def test_with_abstention_only_the_rows_that_choose_are_counted(monkeypatch):
 
 
 def test_the_rows_that_a_promise_cannot_use_are_counted(monkeypatch):
-    """Two thirds of the rows are pairs of copies: such a pair takes part twice as often as a single row."""
+    """A pair of copies takes part in the proof twice as often as a single row."""
     groups = np.repeat(np.arange(400), np.r_[np.full(200, 2), np.full(200, 1)])
     validation, test = single("validation", 600, 0), single("test", 500, 1)
     feature = feature_of(ValidationFitSettings(abstain=0.3), validation, monkeypatch)
