@@ -1,10 +1,12 @@
-"""How time and memory of `ampft train` grow with the rows and the classes of a table.
+"""How time and memory grow with rows and classes of a table, and with the runs of a comparison.
 
 Each size is a training of five steps with a tiny BERT on short random texts, in a process of its
 own, so that what grows is reading, checking, splitting, tokenizing and reporting, not the model.
+`--runs` compares stored runs of two arms, each with the predictions of 1,000 rows.
 
     python benchmarks growth --out growth.json
-    python benchmarks growth --out growth.json --rows 10000,100000 --classes 10,1000
+    python benchmarks growth --out growth.json --rows 10000,100000 --classes 10,1000 --runs 10
+    python benchmarks growth_plot growth.json --out growth.svg
 """
 
 from __future__ import annotations
@@ -21,15 +23,23 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 from provenance import command_line, provenance, write_results
+from stub_comparison import record
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from ampft.models.minilm import default_model
+from ampft.runs.folder import RunFolder
+from ampft.runs.predictions import write_predictions
+from ampft.runs.record import write_record
+from ampft.tasks.single_label import Predictions
 
 SHORTEST, LONGEST = 4, 12  # words of a text
 WORDS = [f"word{number}" for number in range(5000)]
 ROWS_WITH_CLASSES = 100_000  # of the tables whose number of classes is varied
+ROWS_OF_A_RUN, CLASSES_OF_A_RUN = 1000, 3  # of the predictions of a stored run
 # The first words of the lines at which a part ends.
 PARTS = {
     "import": "start +reading",
@@ -141,11 +151,45 @@ def train(folder: Path, rows: int, classes: int) -> Size:
     return Size(rows, classes, round(size, 1), seconds, computed, max(memory), start)
 
 
+def write_run(parent: Path, arm: str, seed: int) -> Path:
+    """Write a stored run, of whose predictions four fifths are right; return its folder."""
+    draw = np.random.default_rng([seed, len(arm)])
+    labels = np.arange(ROWS_OF_A_RUN) % CLASSES_OF_A_RUN
+    guesses = draw.integers(0, CLASSES_OF_A_RUN, ROWS_OF_A_RUN)
+    predicted = np.where(draw.random(ROWS_OF_A_RUN) < 0.7, labels, guesses)
+    probabilities = np.full((ROWS_OF_A_RUN, CLASSES_OF_A_RUN), 0.1, np.float32)
+    probabilities[np.arange(ROWS_OF_A_RUN), predicted] = 0.8
+    names = [f"class {number}" for number in range(CLASSES_OF_A_RUN)]
+    ids = np.arange(ROWS_OF_A_RUN)
+    outcome = Predictions(ids, labels, probabilities, tuple(names), "test")
+    with RunFolder(parent / f"{arm}-seed{seed}") as folder:
+        path = folder / "predictions.parquet"
+        write_predictions(path, outcome, lambda rows: {"text": [f"text {i}" for i in ids[rows]]})
+        write_record(folder, record(arm, seed, ROWS_OF_A_RUN, names))
+    return folder.path
+
+
+def compare(folder: Path, count: int) -> dict[str, Any]:
+    """Compare stored runs, half of each arm; return what it took."""
+    seeds = range(count // 2)
+    runs = [str(write_run(folder, arm, seed)) for seed in seeds for arm in ("fp32", "bf16")]
+    command = [sys.executable, "-m", "ampft", "compare", *runs]
+    process = subprocess.Popen(
+        [*command, "--output_dir", str(folder / "comparison")], stdout=subprocess.DEVNULL
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        sys.exit("the comparison failed")
+    seconds = round(used.ru_utime + used.ru_stime, 2)
+    return {"runs": count, "processor_seconds": seconds, "peak_mib": used.ru_maxrss // 1024}
+
+
 def main() -> None:
     """Measure all sizes, print a table and write the results."""
     parser = command_line(__doc__)
     parser.add_argument("--rows", default="10000,100000,1000000", help="with three classes")
     parser.add_argument("--classes", default="10,1000,10000", help=f"of {ROWS_WITH_CLASSES} rows")
+    parser.add_argument("--runs", default="10,100,1000", help="stored, of a comparison")
     given = parser.parse_args()
     sizes = [(int(rows), 3) for rows in given.rows.split(",") if rows]
     sizes += [(ROWS_WITH_CLASSES, int(classes)) for classes in given.classes.split(",") if classes]
@@ -160,6 +204,12 @@ def main() -> None:
             print(f"  processor seconds: {size.processor_seconds}")
             print(f"  peak {size.peak_mib} MiB, {beyond:.0f} bytes a row more than at the start")
             write_results(given.out, {**provenance(), "sizes": measured})
+    compared = []
+    for count in (int(number) for number in given.runs.split(",") if number):
+        with TemporaryDirectory() as folder:
+            compared.append(compare(Path(folder), count))
+        print(compared[-1])
+        write_results(given.out, {**provenance(), "sizes": measured, "comparisons": compared})
 
 
 if __name__ == "__main__":
