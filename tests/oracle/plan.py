@@ -405,6 +405,13 @@ def _labels_in(case: Case, drawn: Drawn, split: str) -> set[str]:
     return {name for _, row in rows for name in label_of(case, drawn, row)}
 
 
+# Tasks of which a relation speaks; others speak of all.
+RELATED = {
+    "classifier": ("text", "regression"), "renamed labels": ("text", "pairs", "multi-label"),
+    "on a file": COMPARED,
+}  # fmt: skip
+
+
 @cache
 def parameters(task: str) -> Mapping[str, Sequence[Any]]:
     """Return all that a case of a task consists of, with the values that are drawn."""
@@ -428,9 +435,10 @@ def parameters(task: str) -> Mapping[str, Sequence[Any]]:
         else ["csv", "tsv", "jsonl", "parquet", "json", "xlsx"]
     )
     doors = [name for name in DOORS if name != "pipeline" or task != "tokens"]
+    relations = [name for name in RELATIONS if task in RELATED.get(name, TASKS) and name != "unfit"]
     return {
         **given, "family": list(FAMILIES), "format": formats, "door": doors,
-        "relation": [name for name in RELATIONS if name != "unfit"], "stop": [None, 1, 2],
+        "relation": relations, "stop": [None, 1, 2],
         "change": [None, *CHANGES], "processes": [1, 2],
     }  # fmt: skip
 
