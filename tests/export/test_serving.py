@@ -129,6 +129,30 @@ def test_the_application_answers(text_run, onnx_text):
             assert (status, message in json.loads(answer)["detail"]) == (422, True), answer
 
 
+ASK = """
+import json, runpy, sys
+page = runpy.run_path(sys.argv[1])["make_page"](sys.argv[2])
+for text in sys.argv[3:]:
+    print(json.dumps(page.fn(text)))
+"""
+
+
+def test_the_demo_page_answers_as_predict(text_run):
+    path = SERVING / "demo_page.py"
+    ast.parse(path.read_text(encoding="utf-8"))
+    if find_spec("gradio") is None:
+        pytest.skip("gradio is not installed; the script was parsed")
+    stored = pq.read_table(text_run / "predictions.parquet").to_pylist()
+    words = [sys.executable, "-c", ASK, str(path), str(text_run), *(row["text"] for row in stored)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for line, row in zip(done.stdout.splitlines()[-len(stored) :], stored, strict=True):
+        answer, shares = json.loads(line)
+        assert answer == row["prediction"]
+        assert [*shares.values()] == pytest.approx(row["probabilities"], abs=2e-6)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
