@@ -37,6 +37,14 @@ STATUSES = (
     *("running", "trained", "finished"),
     *("diverged", "contradicted", "preempted", "interrupted"),
 )
+NOT_SET = "(not set)"
+
+
+def value_text(value: object) -> str:
+    """Return a recorded setting as a user reads it."""
+    if value is None:
+        return NOT_SET
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from ampft.errors import AlreadyFinished, InputError
 from ampft.runs.folder import on_main_process
 from ampft.runs.later_parts import END_OF_TRAINING, trained_checkpoint
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, earlier_record
-from ampft.runs.record import RunRecord, read_record
+from ampft.runs.record import NOT_SET, RunRecord, read_record, value_text
 from ampft.runs.redaction import redact_secrets
 from ampft.text.json_io import json_values
 from ampft.text.numbers import byte_size
@@ -313,7 +313,6 @@ MAY_CHANGE = frozenset(
 _NOT_RECORDED = {
     *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "allow_topology_change")
 }
-MISSING = "(not set)"
 MAX_VALUE_LENGTH = 40
 
 
@@ -434,7 +433,7 @@ def changed_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[st
     """
     found: dict[str, tuple[Any, Any]] = {}
     for name in {**before, **now}:
-        old, new = before.get(name, MISSING), now.get(name, MISSING)
+        old, new = before.get(name, NOT_SET), now.get(name, NOT_SET)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found |= {f"{name}: {part}": pair for part, pair in changed_values(old, new).items()}
         elif old != new:
@@ -466,7 +465,5 @@ def _difference_table(found: Mapping[str, tuple[Any, Any]], before: str) -> str:
 
 
 def _shortened(value: object) -> Quote:
-    if value is None:
-        return Quote(MISSING)
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = value_text(value)
     return Quote(text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…")

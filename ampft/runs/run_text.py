@@ -18,7 +18,7 @@ from ampft.metrics.sums import LOG_LOSS
 from ampft.runs.completing_command import completing_command, lacks_secrets
 from ampft.runs.history import read_history
 from ampft.runs.manifest import HISTORY_NAME, RECORD_NAME, check_files
-from ampft.runs.record import ResumePart, RunRecord, read_record
+from ampft.runs.record import ResumePart, RunRecord, read_record, value_text
 from ampft.tasks import TaskRow
 from ampft.tasks.outcome import Problem, main_metrics_text
 from ampft.tasks.rare_classes import rare_classes_text
@@ -134,7 +134,8 @@ def describe_resumes(resumes: Sequence[ResumePart]) -> str:
     """Return how often and after which steps a run was resumed, and what changed."""
     steps = ", ".join(str(part.step) for part in resumes)
     changes = [
-        f"; from step {part.step} on, {inert(name)} {inert(str(now))}, before {inert(str(before))}"
+        f"; from step {part.step} on, {inert(name)} {inert(value_text(now))}, "
+        f"before {inert(value_text(before))}"
         for part in resumes
         for name, (before, now) in {**part.topology, **part.environment, **part.settings}.items()
     ]

@@ -28,6 +28,7 @@ from ampft.runs.folder import claim_default_folder
 from ampft.runs.loop import as_checkpointed, open_loop
 from ampft.runs.prepare import prepare, with_fitting_micro_batches
 from ampft.runs.prepared import Prepared
+from ampft.runs.record import value_text
 from ampft.runs.resume import (
     ResumePoint,
     changed_choices,
@@ -158,7 +159,7 @@ def _start_line(prepared: Prepared, point: ResumePoint) -> str:
         "resume",
         f"{point.checkpoint.folder}: {counted(cursor.step, 'step')} done; {where}",
         *(
-            f"{name}: {old} in the checkpoint, {new} now"
+            f"{name}: {value_text(old)} in the checkpoint, {value_text(new)} now"
             for name, (old, new) in {
                 **changed_values(before, now),
                 **changed_choices(manifest, prepared.record),

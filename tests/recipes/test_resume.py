@@ -265,7 +265,7 @@ def test_settings_that_may_change_are_recorded(train, copied, straight):
     assert part["topology"] == part["environment"] == {}
     assert "--on_nonfinite: stop in the checkpoint, skip now" in done.stdout
     shown = format_run(copied)
-    assert "from step 6 on, --max_time 1h, before None" in shown
+    assert "from step 6 on, --max_time 1h, before (not set)" in shown
     assert evidence(copied)["example_ids_sha256"] == straight["example_ids_sha256"]
 
 
