@@ -35,7 +35,7 @@ def session(files, tiny_model, tmp_path):
 
 
 def train_here(session):
-    session._begin(RUN)
+    session._remove_damaged_checkpoints(RUN)
     program = session.program(RUN)
     session.progress.start(RUN, program.folder / "history.jsonl")
     done = call_here(*program.argv)
