@@ -32,3 +32,9 @@ rare class, or the second) 0.9249."""
 
 def test_output_that_goes_elsewhere_stays_as_it_is():
     assert fit_terminal(TEXT) == TEXT
+
+
+def test_a_sentence_whose_second_word_ends_at_the_indentation_has_no_label():
+    text = "The choice was made on the validation split, and new rows need not meet it."
+    first, second = fit_terminal(text, 60).splitlines()
+    assert second == text.removeprefix(first).strip()

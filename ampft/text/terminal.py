@@ -17,7 +17,7 @@ from ampft.signals import raise_if_heard
 from ampft.text.escaping import printable
 
 WIDTH, INDENT = 100, 11
-_LABEL = re.compile(rf"(?=\w.{{{INDENT - 2}}} \S)\w+ +\S")  # a word, padded to the indentation
+_LABEL = re.compile(rf"\w+ +(?<=^.{{{INDENT}}})\S")  # a word, padded to the indentation
 
 
 def quiet_optional_packages() -> None:
