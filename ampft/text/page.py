@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from ampft.text.escaping import code, display_width, inert, one_line, prose
 from ampft.text.numbers import counted
-from ampft.text.terminal import labelled
+from ampft.text.terminal import GAP, PARAGRAPH_WIDTH, labelled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +142,6 @@ def _sound(sound: ShownSound) -> Markup:
         '<path d="{}"/></svg>\n<audio controls preload="metadata" src="{}"></audio>'
         '<p class="facts">{}</p>'
     ).format(len(sound.peaks) + 1, bars, source, isolated(sound.description))
-
-
-GAP = "  "
 
 
 @dataclass(frozen=True)
@@ -296,7 +293,6 @@ def _aligned(row: Sequence[str], widths: Sequence[int], left: int, width: int | 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 _UNIT = re.compile(r"(?<=\d) (?=%|points?\b)")
 MAX_ROWS = 30  # of a table of a page; further rows are folded
-WIDTH = 96  # columns of a paragraph in a terminal; fits into a window of 100
 
 Text: TypeAlias = Cell | tuple[Cell, ...]
 """A text, or its parts; names and quotes are of the data, and are isolated from the rest."""
@@ -566,12 +562,12 @@ def wrapped(text: str, mark: str = "") -> str:
     margin = " " * len(mark)
     for word in inert(text).split():
         start = line if line.strip() in ("", mark.strip()) else f"{line} "
-        if start != line and display_width(start + word) > WIDTH:
+        if start != line and display_width(start + word) > PARAGRAPH_WIDTH:
             lines.append(line)
             start = margin
         line = start
         for character in word:
-            if display_width(line + character) > WIDTH:
+            if display_width(line + character) > PARAGRAPH_WIDTH:
                 lines.append(line)
                 line = margin
             line += character

@@ -11,12 +11,15 @@ import textwrap
 import warnings
 from collections.abc import Iterable
 from importlib.util import find_spec
+from itertools import groupby, pairwise, zip_longest
 from typing import Any, TextIO
 
 from ampft.signals import raise_if_heard
-from ampft.text.escaping import printable
+from ampft.text.escaping import display_width, printable
 
 WIDTH, INDENT = 100, 11
+PARAGRAPH_WIDTH = 96  # columns of a paragraph in a terminal; fits into a window of 100
+GAP = "  "  # between columns of a table
 _LABEL = re.compile(rf"\w+ +(?<=^.{{{INDENT}}})\S")  # a word, padded to the indentation
 
 
@@ -88,7 +91,7 @@ def labelled(label: str, *texts: str) -> str:
 
 
 def fit_terminal(text: str, width: int | None = None) -> str:
-    """Return a text whose lines of words fit into the terminal; tables stay as they are.
+    """Return a text that fits into the terminal: lines of words wrap, tables continue below.
 
     Args:
         text: Lines, of which those after a label as `labelled` writes it may be continued.
@@ -99,26 +102,91 @@ def fit_terminal(text: str, width: int | None = None) -> str:
             return text
         width = shutil.get_terminal_size().columns
     lines: list[str] = []
+    before = ""
     for line in text.splitlines():
-        is_continued = line[:INDENT].isspace() and line[INDENT:] == line.lstrip()
-        if is_continued and lines and _LABEL.match(lines[-1]):
+        is_labelled = bool(lines and _LABEL.match(lines[-1]))
+        if (is_labelled and _is_below_label(line)) or _continues(before, line):
             lines[-1] += f" {line.lstrip()}"
         else:
             lines.append(line)
-    return "\n".join(_wrapped(line, width) for line in lines)
+        before = line
+    fitted: list[str] = []
+    for is_table, group in groupby(lines, lambda line: GAP in line[_text_start(line) :]):
+        together = [*group]
+        if is_table:
+            fitted += _folded(together, width)
+        else:
+            fitted += [_wrapped(line, width) for line in together]
+    return "\n".join(fitted)
+
+
+def _is_below_label(line: str) -> bool:
+    return line[:INDENT].isspace() and line[INDENT:] == line.lstrip()
+
+
+def _continues(before: str, line: str) -> bool:
+    """Return whether a line of words goes on where the one before was full."""
+    if GAP in before or GAP in line or not before or not line or line.startswith(" "):
+        return False
+    return display_width(f"{before} {line.split()[0]}") > PARAGRAPH_WIDTH
+
+
+def _text_start(line: str) -> int:
+    return INDENT if _LABEL.match(line) else 0
 
 
 def _wrapped(line: str, width: int) -> str:
-    """Return a line in as many as it needs, indented below its label; a row of a table whole."""
-    start = INDENT if _LABEL.match(line) else 0
-    if len(line) <= width or "  " in line[start:]:
+    """Return a line in as many as it needs, indented below its label."""
+    if len(line) <= width:
         return line
     return "\n".join(
         textwrap.wrap(
-            line, width, subsequent_indent=" " * start, break_long_words=False,
+            line, width, subsequent_indent=" " * _text_start(line), break_long_words=False,
             break_on_hyphens=False,
         )
     )  # fmt: skip
+
+
+def _folded(rows: list[str], width: int) -> list[str]:
+    """Return the rows of a table in parts that fit, each with the first column.
+
+    Columns are found by the gaps between them, which all rows share.
+    """
+    if all(display_width(row) <= width for row in rows):
+        return rows
+    cells = [*zip_longest(*map(_terminal_cells, rows), fillvalue=" ")]  # by place on the terminal
+    is_gap = [all(cell == " " for cell in place) for place in cells]
+    starts = [
+        i for i, gap in enumerate(is_gap) if not gap and all(is_gap[max(i - len(GAP), 0) : i])
+    ]
+    columns = []
+    for start, end in pairwise([*starts, len(cells)]):
+        stop = max(i for i in range(start, end) if not is_gap[i]) + 1
+        columns.append(
+            (stop - start, ["".join(row) for row in zip(*cells[start:stop], strict=True)])
+        )
+    (first_width, first), *others = columns
+    parts, used = [[first]], first_width
+    for column_width, column in others:
+        if used + len(GAP) + column_width > width and len(parts[-1]) > 1:
+            parts.append([first])
+            used = first_width
+        parts[-1].append(column)
+        used += len(GAP) + column_width
+    lines = ([GAP.join(row).rstrip() for row in zip(*part, strict=True)] for part in parts)
+    return [line for number, part in enumerate(lines) for line in ([""] if number else []) + part]
+
+
+def _terminal_cells(text: str) -> list[str]:
+    """Return what stands at each place on a terminal: a wide character takes two."""
+    cells: list[str] = []
+    for character in text:
+        taken = display_width(character)
+        if taken == 0 and cells:
+            cells[-1] += character
+        else:
+            cells += [character, *[""] * (taken - 1)]
+    return cells
 
 
 def quiet_libraries() -> None:

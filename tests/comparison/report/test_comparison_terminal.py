@@ -10,7 +10,8 @@ from example_comparison import broken, hostile, realistic
 
 from ampft.comparison.report.report_files import mode_table, terminal_text
 from ampft.text.escaping import display_width, is_hostile
-from ampft.text.page import WIDTH, terminal_table
+from ampft.text.page import terminal_table
+from ampft.text.terminal import PARAGRAPH_WIDTH
 
 EXAMPLES = [realistic, hostile, broken]
 
@@ -19,7 +20,7 @@ EXAMPLES = [realistic, hostile, broken]
 def test_no_line_is_wider_than_a_terminal(example):
     lines = terminal_text(example()).split("\n")
     assert len(lines) > 10
-    assert max(map(display_width, lines)) <= WIDTH
+    assert max(map(display_width, lines)) <= PARAGRAPH_WIDTH
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
