@@ -133,7 +133,7 @@ def test_words_of_a_frame(tmp_path):
         (table(ROWS).assign(label=2**70), "cannot be read as columns"),
         (
             table(ROWS).set_index(pd.Index([f"\ud800{n}" for n in range(12)], dtype=object)),
-            "surrogates",
+            "half a character",
         ),
     ],
 )

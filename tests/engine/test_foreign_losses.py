@@ -65,10 +65,13 @@ def test_one_process_has_no_dummies(monkeypatch):
     [
         ((torch.ones(()), 3), "it returned tuple"),
         (torch.ones(2), r"it returned \(2,\)"),
-        (torch.ones((), dtype=torch.bfloat16), "summed in torch.bfloat16"),
+        (torch.ones((), dtype=torch.bfloat16, requires_grad=True), "summed in torch.bfloat16"),
+        (torch.ones(()), "torch.float32 without a gradient"),
     ],
 )
 def test_a_loss_is_one_number_in_float32(value, message):
     with pytest.raises(InputError, match=f"loss: .*{message}"):
         summed_loss(value)
-    assert summed_loss(torch.ones(1)).shape == ()
+    assert summed_loss(torch.ones(1, requires_grad=True)).shape == ()
+    with torch.no_grad():  # as in a validation
+        assert summed_loss(torch.ones(1)).shape == ()
