@@ -13,7 +13,7 @@ def no_search_for_garbage(*, keeps_all: bool = False) -> Iterator[None]:
 
     Args:
         keeps_all: Whether nothing that exists at the end will be looked through later; for a
-            command in a process of its own.
+            command alone in its process.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -99,8 +99,8 @@ class AbstentionPart:
     wrong: int
     wrong_of_all: int
     interval: Ends
-    # Rows that were set apart, of which `proving_rows` are independent. None in records of earlier
-    # versions.
+    # Rows that were set apart; `proving_rows` counts the independent ones. None in records of
+    # earlier versions.
     set_apart: int | None = None
 
 

@@ -267,7 +267,7 @@ class TextEstimator(BaseEstimator):
         try:
             labels = np.asarray(y)
         except ValueError as error:  # lists of different lengths
-            raise ValueError(f"y: the labels are no table ({error}).") from None
+            raise ValueError(f"y: the labels cannot be read as a table ({error}).") from None
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = column_or_1d(labels, warn=True)
         has_shape = labels.ndim == 1 or (self._takes_columns and labels.ndim == 2)
@@ -339,7 +339,7 @@ class Classifier(ClassifierMixin, TextEstimator):
         if len(classes) < 2:
             raise ValueError(f"y: received only one class, {classes.tolist()}.")
         self._train(X, list(map(str, labels)), sample_weight)
-        self.classes_ = classes  # after an error, those of the earlier fit fit its run
+        self.classes_ = classes  # only now: after an error, those of the earlier fit stay
         return self
 
     def _fit_columns(self, X: Any, labels: npt.NDArray[Any], sample_weight: Any) -> Classifier:

@@ -176,7 +176,7 @@ def own_examples(
     if not is_valid or values.min() < 0 or not values.any():
         raise InputError(
             f"weights: received {quoted(weights)}. Pass {n} finite numbers of at least 0, one "
-            "for each example, of which one is above 0."
+            "for each example, at least one of them above 0."
         )
     return OwnExamples(source, collate or default_collate, values, seed)
 

@@ -338,7 +338,8 @@ class Training:
             raise InputError(f"update: received {update!r}. {several}")
         if batch is None:
             raise InputError(
-                "step: there is no batch. Call it in a loop such as `for step_batch in training:`."
+                "step: no batch is being trained. Call it in a loop such as `for step_batch in "
+                "training:`."
             )
         if not callable(loss):
             raise InputError(

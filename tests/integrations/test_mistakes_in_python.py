@@ -34,7 +34,7 @@ def changed(values, value, place=0):
         (pd.Series(changed([0, 1] * 15, None), dtype="Int64"), "NaN or None: 1 of 30"),
         (np.array(changed([0.0, 1.0] * 15, np.nan)), "NaN or None: 1 of 30"),
         (pd.Series(changed(pd.to_datetime(["2020", "2021"] * 15), pd.NaT)), "NaN or None: 1 of 30"),
-        ([["a", "b"], ["a"]] * 15, "the labels are no table"),
+        ([["a", "b"], ["a"]] * 15, "the labels cannot be read as a table"),
         ("a", r"30 texts, and y the shape \(\)"),
         ((label for label in LABELS), r"y the shape \(\)"),
         (LABELS[:-1], r"30 texts, and y the shape \(29,\)"),

@@ -56,7 +56,7 @@ def trained(tmp_path, loss=None, examples=None, **settings):
         ({"collate": "x"}, "collate: received 'x'. Pass a function"),
         ({"weights": ["a"] * 12}, "weights: received .* Pass 12 finite numbers"),
         ({"weights": {"a": 1}}, "weights: received .* Pass 12 finite numbers"),
-        ({"weights": [0.0] * 12}, "of which one is above 0"),
+        ({"weights": [0.0] * 12}, "at least one of them above 0"),
         ({"examples": pd.DataFrame({"x": range(12)})}, "Pass datasets.Dataset.from_pandas"),
         ({"examples": "abc"}, "examples: received str. Pass a list of examples"),
         ({"examples": {"x": [1, 2]}}, "Pass tensors by name"),
@@ -99,7 +99,7 @@ def test_steps_outside_of_the_loop(tmp_path) -> None:
         training.step(lambda batch: model(batch[0]).sum())
     with pytest.raises(ampft.InputError, match="the training has not begun"):
         next(iter(training))
-    with pytest.raises(ampft.InputError, match="step: there is no batch"), training:
+    with pytest.raises(ampft.InputError, match="step: no batch is being trained"), training:
         training.step(lambda batch: model(batch[0]).sum())
 
 
