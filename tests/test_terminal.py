@@ -67,3 +67,8 @@ def test_a_paragraph_is_wrapped_anew_and_a_list_is_not():
     paragraph = wrapped(f"{sentence} {sentence}")
     assert fit_terminal(paragraph, 70) == textwrap.fill(f"{sentence} {sentence}", 70)
     assert fit_terminal("- one\n- two", 70) == "- one\n- two"
+
+
+def test_a_line_with_two_blanks_is_no_table():
+    line = f"warning: the text 'a  b  {'c' * 40}' is long"
+    assert fit_terminal(line, 30) == line

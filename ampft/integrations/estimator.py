@@ -339,7 +339,7 @@ class Classifier(ClassifierMixin, TextEstimator):
         if len(classes) < 2:
             raise ValueError(f"y: received only one class, {classes.tolist()}.")
         self._train(X, list(map(str, labels)), sample_weight)
-        self.classes_ = classes  # only now: after an error, those of the earlier fit stay
+        self.classes_ = classes  # after the training, so that an error keeps the earlier ones
         return self
 
     def _fit_columns(self, X: Any, labels: npt.NDArray[Any], sample_weight: Any) -> Classifier:

@@ -150,9 +150,9 @@ def _wrapped(line: str, width: int) -> str:
 def _folded(rows: list[str], width: int) -> list[str]:
     """Return the rows of a table in parts that fit, each with the first column.
 
-    Columns are found by the gaps between them, which all rows share.
+    Columns are found by the gaps between them, which all rows share. A single row is no table.
     """
-    if all(display_width(row) <= width for row in rows):
+    if len(rows) == 1 or all(display_width(row) <= width for row in rows):
         return rows
     cells = [*zip_longest(*map(_terminal_cells, rows), fillvalue=" ")]  # by place on the terminal
     is_gap = [all(cell == " " for cell in place) for place in cells]
@@ -173,8 +173,12 @@ def _folded(rows: list[str], width: int) -> list[str]:
             used = first_width
         parts[-1].append(column)
         used += len(GAP) + column_width
-    lines = ([GAP.join(row).rstrip() for row in zip(*part, strict=True)] for part in parts)
-    return [line for number, part in enumerate(lines) for line in ([""] if number else []) + part]
+    lines: list[str] = []
+    for part in parts:
+        if lines:
+            lines.append("")
+        lines += [GAP.join(row).rstrip() for row in zip(*part, strict=True)]
+    return lines
 
 
 def _terminal_cells(text: str) -> list[str]:

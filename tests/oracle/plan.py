@@ -405,7 +405,7 @@ def _labels_in(case: Case, drawn: Drawn, split: str) -> set[str]:
     return {name for _, row in rows for name in label_of(case, drawn, row)}
 
 
-# Tasks of which a relation speaks; others speak of all.
+# Tasks that a relation is about; the others are about every task.
 RELATED = {
     "classifier": ("text", "regression"), "renamed labels": ("text", "pairs", "multi-label"),
     "on a file": COMPARED,

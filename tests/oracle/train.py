@@ -462,7 +462,8 @@ ROUNDING = (
 def _error(name: str, gradients: Tensors) -> float:
     """Return how far float32 may be off in the gradient of a tensor.
 
-    The parts of one that is zero by algebra, such as that of a key's bias, are as large as others.
+    Some gradients, such as that of a key's bias, are zero by algebra: sums of terms that cancel.
+    Their error depends on the size of the terms, which is that of other gradients.
     """
     own, *every = (float(g.abs().max()) for g in (gradients[name], *gradients.values()))
     return ROUNDING * own + 1e-7 * max(every) + 1e-9

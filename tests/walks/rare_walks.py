@@ -1,4 +1,4 @@
-"""Inputs that are rare, each of which a user on one machine can have."""
+"""Rare inputs that a user on one machine can have."""
 
 from __future__ import annotations
 
