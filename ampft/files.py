@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -99,6 +100,11 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> FileDigest:
             size += len(chunk)
     sync(path)
     return FileDigest(sha256=digest.hexdigest(), bytes=size)
+
+
+def is_begun_file(path: Path) -> bool:
+    """Return whether a path has a name that `atomic_path` gives to a file before it is whole."""
+    return re.fullmatch(r"\.[0-9a-f]{16}\.tmp", path.name) is not None
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import lock_descriptor, unlock_descriptor
 
 from ampft.errors import InputError
-from ampft.files import refuse_link, remove, rename, sync, write
+from ampft.files import is_begun_file, refuse_link, remove, rename, sync, write
 from ampft.signals import deferred, note_own_files
 from ampft.text.json_io import read_json_object
 
@@ -141,10 +141,10 @@ class PrivateFolder:
         return read_token(self.path) == self.token
 
     def clear(self) -> None:
-        """Remove all files with the token in their names, except the token itself."""
+        """Remove all files with the token in their names and files that a kill left unfinished."""
         if self.is_intact():
             for entry in list(self.path.iterdir()):
-                if self.token in entry.name:
+                if self.token in entry.name or is_begun_file(entry):
                     remove_tree(entry)
 
     def close(self, *, keep: bool = False) -> None:

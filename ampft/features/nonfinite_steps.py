@@ -58,21 +58,25 @@ class NonfiniteSkips:
             self.alarm_step, self.alarm_scale = step, self.scale
         return is_alarm
 
-    def warnings(self) -> dict[str, str]:
-        """Return reasons not to trust the run, by name."""
+    def warnings(self, *, are_saved: bool) -> dict[str, str]:
+        """Return reasons not to trust the run, by name.
+
+        Args:
+            are_saved: Whether the folder of the run has the first of the skipped steps.
+        """
         warnings = {}
         if self.skipped:
+            where = "; nonfinite/ has the first" if are_saved else ""
             warnings[SKIPPED_NONFINITE] = (
-                f"--on_nonfinite skip: the loss or gradient was not finite in "
-                f"{counted(self.skipped, 'step')}, which had no effect on the weights; nonfinite/ "
-                "has the first."
+                f"the loss or gradient was not finite in {counted(self.skipped, 'step')}, which "
+                f"had no effect on the weights{where}."
             )
         if self.alarm_step is not None:
             warnings[FALLING_SCALE] = (
                 f"the loss scale fell {MAX_FALLS} times without rising in between, to "
                 f"{self.alarm_scale:g} at step {self.alarm_step}: fp16 overflows again and again, "
-                "and at a small scale small gradients become 0. Use --mixed_precision bf16, or "
-                "lower --learning_rate."
+                "and at a small scale small gradients become 0. Use bf16, or a lower learning "
+                "rate."
             )
         return warnings
 
@@ -89,7 +93,7 @@ class NonfiniteStepMonitor(Feature):
     mode: str  # Precision of the run.
     skips: bool  # Whether steps are skipped that are not finite, without a scaler.
     write: Write  # Function that prints a line.
-    saves: bool = True  # Whether such steps are saved, for `ampft doctor`.
+    saves: bool = True  # Whether such steps are saved, for `ampft doctor`; not of an own loop.
     # Counts of what went wrong so far.
     watch: NonfiniteSkips = field(default_factory=NonfiniteSkips)
     _start: StepRandomState | None = None
@@ -117,7 +121,7 @@ class NonfiniteStepMonitor(Feature):
         earlier = self.watch.skipped
         is_alarm = self.watch.add(record.number, record.outcome)
         if is_alarm:
-            self.write(labelled("alarm", self.watch.warnings()[FALLING_SCALE]))
+            self.write(labelled("alarm", self.warnings()[FALLING_SCALE]))
         if self.watch.skipped > earlier:
             loss, norm = record.outcome.loss, record.outcome.grad_norm
             text = (
@@ -153,7 +157,7 @@ class NonfiniteStepMonitor(Feature):
             self.write(labelled("diagnose", f"ampft doctor {self.folder.parent}"))
 
     def warnings(self) -> Mapping[str, str]:
-        return self.watch.warnings()
+        return self.watch.warnings(are_saved=self.saves)
 
     def state(self) -> NonfiniteSkips:
         return self.watch

@@ -309,6 +309,21 @@ def test_a_metric_that_predictions_have_is_not_replaced(tmp_path):
     assert (metrics["accuracy"], metrics["own_accuracy"]) == (0.5, 1.0)
 
 
+def test_a_skipped_step_is_told_without_a_folder_that_no_own_loop_has(tmp_path):
+    folder = tmp_path / "run"
+    model, training = made(folder, on_nonfinite="skip", max_grad_norm=None)
+    with training:
+        for step, _ in enumerate(training):
+            factor = float("nan") if step == 1 else 1.0
+            training.step(lambda b, factor=factor: factor * summed(model)(b))
+        training.finish()
+    (warning,) = read_record(folder).warnings.values()
+    assert warning.startswith("the loss or gradient was not finite in 1 step, ")
+    assert "nonfinite/" not in warning
+    assert not (folder / "nonfinite").exists()
+    assert model.weight.isfinite().all()
+
+
 def test_a_norm_of_0_does_not_clip(tmp_path):
     weights = []
     for number, limit in enumerate((0, None, 1e9)):

@@ -16,6 +16,7 @@ from test_predict_refusals import trained_on
 import ampft.integrations.predict_shards as module
 from ampft.cli import main
 from ampft.errors import InputError
+from ampft.files import atomic_path
 from ampft.integrations.extension_points import ShardJob
 from ampft.integrations.predict_shards import SHARDS_NAME, predict_folder, predict_here
 from ampft.kinds.prediction import PredictRequest
@@ -82,11 +83,13 @@ def test_datasets_and_pyarrow_read_the_folder(folder, inputs, tmp_path):
 
 @pytest.mark.slow
 def test_only_missing_shards_are_predicted_again(folder, inputs, tmp_path, capsys):
-    output = tmp_path / "out"
+    output, begun = tmp_path / "out", []
 
     def killed(job, shards, place):
         yield from predict_here(job, shards[:1], place)
         place(shards[1]).write_text("half")
+        begun.append(atomic_path(place(shards[2])))
+        begun[0].__enter__()  # and never left
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
