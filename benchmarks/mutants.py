@@ -652,7 +652,9 @@ def _places_around(mutant: Mutant) -> Iterator[tuple[int, int]]:
     if functions:  # what is outside of functions runs once, for whoever imports it first
         yield mutant.line, last
         inner = max(around, key=lambda node: node.lineno)
-        yield inner.lineno, inner.end_lineno or inner.lineno
+        below = [each for each in ast.walk(inner) if isinstance(each, ast.stmt) and each != inner]
+        end = min((each.lineno - 1 for each in below), default=inner.end_lineno or inner.lineno)
+        yield inner.lineno, max(end, inner.lineno)  # without a block, which may not be entered
         inner = max(functions, key=lambda node: node.lineno)
         yield inner.body[0].lineno, inner.end_lineno or inner.lineno
     yield 1, source.count("\n") + 1
