@@ -136,10 +136,18 @@ def _changed_for(comparison: Comparison, arm: ArmResult) -> Iterator[str]:
     flips, base = arm.flips, comparison.baseline.name
     if flips is None:
         return
-    yield (
-        f"{arm.name} is right in {mean_count(flips.gained)} of {comparison.examples:,} examples "
-        f"where {base} is wrong, and wrong in {mean_count(flips.lost)} where {base} is right."
-    )
+    if flips.closer is not None and flips.farther is not None:
+        yield (
+            f"{arm.name} is closer to the label than {base} in {mean_count(flips.closer)} of "
+            f"{comparison.examples:,} examples, and farther from it in "
+            f"{mean_count(flips.farther)}."
+        )
+    elif flips.gained or flips.lost or flips.both_correct:  # masks are hardly ever right as a whole
+        yield (
+            f"{arm.name} is right in {mean_count(flips.gained)} of {comparison.examples:,} "
+            f"examples where {base} is wrong, and wrong in {mean_count(flips.lost)} where {base} "
+            "is right."
+        )
     worse, better = (_changed(comparison, arm, sign) for sign in (-1, 1))
     if worse:
         yield f"Beyond chance, {arm.name} is worse in {worse}."
@@ -161,10 +169,11 @@ def _changed(comparison: Comparison, arm: ArmResult, sign: int) -> str:
     ]
     if (examined := arm.subgroups) is not None:
         found = examined.losses if sign < 0 else examined.gains
+        share = "" if comparison.metric == "accuracy" else "share right "
         listed += [
             f"{examined.noun} {'of' if each.kind == 'length' else 'with'} "
             f"{each.name if each.kind == 'length' else repr(each.name)} "
-            f"({points(each.estimate)} points)"
+            f"({share}{points(each.estimate)} points)"
             for each in found
             if each.kind != "class" and (each.is_loss or each.is_gain)
         ]

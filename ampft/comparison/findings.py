@@ -220,6 +220,10 @@ class ChangedPredictions:
     examples: tuple[FlippedExample, ...]
     # Mean number that both predict correctly; None in files of earlier versions.
     both_correct: float | None = None
+    # Mean numbers of examples in which the arm, and the baseline, is closer to the label, which is
+    # a number; None if labels are classes.
+    closer: float | None = None
+    farther: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,13 @@ def _suspect(runs: int, total: int, arm: str, seed: int, warning: str) -> str:
     )
 
 
+def _run_warnings(runs: int, total: int, arm: str, seed: int, warning: str) -> str:
+    return (
+        f"warnings, which do not prevent a verdict: {runs} of {total} runs have one, such as {arm} "
+        f"with seed {seed}: {warning.rstrip('.')}"
+    )
+
+
 def _resumed(arm: str, seed: int, changes: Mapping[str, list[str]], more: int) -> str:
     listed = ", ".join(f"{name} {before}, then {now}" for name, (before, now) in changes.items())
     rest = f"; {counted(more, 'more run')} changed" if more else ""
@@ -107,6 +114,7 @@ def _amdahl(
 SENTENCES: Mapping[str, Callable[..., str]] = {
     # On the training of the runs
     "suspect": _suspect,
+    "run_warnings": _run_warnings,
     "suspect_model": lambda warning: f"not trained well: {warning.rstrip('.')}",
     "no_baseline": lambda arm, status: f"no baseline: {arm} is {status}",
     "few_seeds": lambda seeds, needed: (

@@ -184,8 +184,9 @@ def _joined_groups(
         return groups, []
     return groups, [
         f"--group_column {request.group_column}: equal inputs join some of the {len(named):,} "
-        f"groups of training rows; the {len(joined):,} that remain stay in one split each, the "
-        f"largest with {int(np.bincount(joined.ids).max()):,} rows."
+        f"groups of training rows; {len(joined):,} remain, the largest with "
+        f"{int(np.bincount(joined.ids).max()):,} rows. Where splits are made from these rows, none "
+        "is divided."
     ]
 
 

@@ -28,6 +28,9 @@ ONE_PREDICTION = "one_prediction"
 NEVER_PREDICTED = "never_predicted"
 NOT_BETTER = "not_better_than_chance"
 NEVER_MOVED = "validation_never_moved"
+# Rules that speak of a training that learned nothing or was destroyed. A rare class that is never
+# predicted is none of them: the model may be good at all other rows.
+LEARNED_NOTHING = (EXPLODED, NEAR_CHANCE, ONE_PREDICTION, NOT_BETTER, NEVER_MOVED)
 
 # A loss that rests at chance differs from it by a few percent over some hundred examples; a model
 # that has lost its weights is far above it (1.8 to 15,000 times in `benchmarks/LOG.md`).
@@ -140,8 +143,8 @@ def outcome_warnings(
     return warnings
 
 
-def rare_class_warnings(task: Task, outcome: Outcome) -> dict[str, str]:
-    """Return that rare classes of rows are never predicted, and what helps, by name of the rule."""
+def never_predicted_warnings(task: Task, outcome: Outcome) -> dict[str, str]:
+    """Return that classes of rows are never predicted, and what helps, by name of the rule."""
     if not task.row.decides_per_case:
         return {}
     labels, several = task.labels["train"], task.row.several_labels

@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.errors import InputError
+from ampft.evaluation.sanity import LEARNED_NOTHING
 from ampft.evaluation.simple_methods import SimpleMethodResult
 from ampft.features.decision_figures import FittedPart
 from ampft.features.head_scale import HeadScale
+from ampft.features.nonfinite_steps import FALLING_SCALE, SKIPPED_NONFINITE
 from ampft.features.resources import PeakMemory
 from ampft.features.validations import BestPart as BestPart
 from ampft.features.validations import ValidationPart as ValidationPart
@@ -38,6 +40,9 @@ STATUSES = (
     *("diverged", "contradicted", "preempted", "interrupted"),
 )
 NOT_SET = "(not set)"
+# Warnings after which a comparison or a referee cannot judge a model by its training. Others, such
+# as a client that gives other answers, speak of something else.
+NOT_TRAINED_WELL = (*LEARNED_NOTHING, SKIPPED_NONFINITE, FALLING_SCALE)
 
 
 def value_text(value: object) -> str:
@@ -242,6 +247,11 @@ class RunRecord:
         object.__setattr__(self, "reason", self.reason and without_credentials(self.reason))
         parts = {name: without_credentials(status) for name, status in self.parts.items()}
         object.__setattr__(self, "parts", parts)
+
+    @property
+    def training_warnings(self) -> tuple[str, ...]:
+        """The warnings that say that the model was not trained well; empty for none."""
+        return tuple(text for name, text in self.warnings.items() if name in NOT_TRAINED_WELL)
 
     def inputs(self) -> list[Recorded]:
         """Return the files of data and of a local model that were read, or would be read today."""

@@ -26,7 +26,7 @@ from ampft.evaluation.sanity import (
     chance_loss,
     constant_outcome,
     is_destroyed,
-    rare_class_warnings,
+    never_predicted_warnings,
     result_warnings,
     stop_if_far_above_chance,
     validation_warnings,
@@ -346,7 +346,7 @@ def _final_warnings(
         of_batch_norm = {}
     return {
         **result_warnings(losses, chance, outcome, constant, groups, truncated=truncated),
-        **rare_class_warnings(prepared.task, outcome),
+        **never_predicted_warnings(prepared.task, outcome),
         **validation_warnings([part.metrics for part in parts]),
         **state.warnings(),
         **partial_compilation_warning(prepared.accelerator),

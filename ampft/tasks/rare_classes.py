@@ -1,4 +1,4 @@
-"""Rare classes: what a model finds of them, and what helps where it never predicts one."""
+"""Rare classes: what a model finds of them; and classes that it never predicts, and what helps."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ SHOWN = 3
 # Training rows of a class from which it is mostly found, and from which a threshold can be tuned on
 # a tenth of them: `docs/rare_classes.md`.
 ENOUGH, TUNABLE = 80, 20
+# Rows from which a class that is not rare is named if it is never predicted. A model that finds
+# half of its rows misses so many with a probability of 3 %.
+NAMED_FROM = 5
 AVERAGE_PRECISION = "average_precision"
 
 
@@ -62,9 +65,10 @@ def _scores_text(name: str, scores: Scores, report: Report) -> str:
 def never_predicted_text(
     outcome: Outcome, train: npt.NDArray[np.number], settings: LossSettings, *, several: bool
 ) -> str | None:
-    """Return which rare classes are never predicted, and what helps; None if there are none.
+    """Return which classes are never predicted, and what helps; None if there are none.
 
-    Where several labels are possible and none is predicted at all, all labels count as rare.
+    A class that is not rare is named if some other class is predicted and the split has enough of
+    its rows. Where several labels are possible and none is predicted at all, all count as rare.
 
     Args:
         outcome: Predictions of the final split, of rows.
@@ -73,28 +77,83 @@ def never_predicted_text(
         several: Whether a row can have any number of labels; otherwise it has one.
     """
     counts = class_counts(outcome.unit_sums.totals())
+    is_missed = (counts.labelled > 0) & (counts.predicted == 0)
     is_rare = rare(train[:-1], train[-1]) | (several and not counts.predicted.any())
-    is_missed = is_rare & (counts.labelled > 0) & (counts.predicted == 0)
-    missed = sorted(np.flatnonzero(is_missed), key=lambda k: train[k])
+    is_common = ~is_rare & (counts.labelled >= NAMED_FROM)
+    if (counts.predicted > 0).sum() < 2 and not several:
+        is_common &= False  # another warning says that the model predicts one class only
+    by_rows = np.argsort(train[:-1], kind="stable")
+    rare_ones, common = (
+        [int(k) for k in by_rows if chosen[k]]
+        for chosen in (is_missed & is_rare, is_missed & is_common)
+    )
+    texts = [
+        _missed_rare_text(rare_ones, outcome, train, settings, several=several),
+        _missed_common_text(common, outcome, train, settings, several=several),
+    ]
+    return " ".join(filter(None, texts)) or None
+
+
+def _missed_rare_text(
+    missed: list[int],
+    outcome: Outcome,
+    train: npt.NDArray[np.number],
+    settings: LossSettings,
+    *,
+    several: bool,
+) -> str:
+    """Return that rare classes are never predicted, and what helps; empty for none."""
     if not missed:
-        return None
-    names = quoted_list([outcome.label_names[k] for k in missed])
-    rows = ", ".join(f"{train[k]:,.0f}" for k in missed[:SHOWN])
-    more = ", ..." if len(missed) > SHOWN else ""
+        return ""
     fewest = int(train[missed[0]])
-    tunes = fewest >= TUNABLE and (several or len(outcome.label_names) == 2)
     flags = {
         "--class_weights balanced": settings.class_weights is None,
-        "--tune_thresholds": tunes and settings.tune_thresholds is None,
+        "--tune_thresholds": _can_tune(fewest, outcome, settings, several=several),
     }
     helps = [flag for flag, is_free in flags.items() if is_free]
     if fewest < ENOUGH:
         helps.append(f"about {ENOUGH - fewest} more rows of {outcome.label_names[missed[0]]!r}")
     metric = "macro_average_precision" if len(outcome.label_names) > 2 else AVERAGE_PRECISION
     remedy = f"What helps: {', '.join(helps)}. " if helps else ""
-    verb = "is" if len(missed) == 1 else "are"
     return (
-        f"{names} {verb} never predicted ({rows}{more} of {train[-1]:,.0f} training rows). "
-        f"{remedy}Accuracy hardly shows it: look at recall and F1 of the class, and keep an epoch "
-        f"by --metric_for_best_model {metric}."
+        f"{_names(missed, outcome)} never predicted ({_rows(missed, train)}). {remedy}Accuracy "
+        "hardly shows it: look at recall and F1 of the class, and keep an epoch by "
+        f"--metric_for_best_model {metric}."
     )
+
+
+def _missed_common_text(
+    missed: list[int],
+    outcome: Outcome,
+    train: npt.NDArray[np.number],
+    settings: LossSettings,
+    *,
+    several: bool,
+) -> str:
+    """Return that classes with many rows are never predicted, and what helps; empty for none."""
+    if not missed:
+        return ""
+    rare_or_not = "it is not rare" if len(missed) == 1 else "they are not rare"
+    tunes = _can_tune(int(train[missed[0]]), outcome, settings, several=several)
+    helps = "Train longer, or pass --tune_thresholds." if tunes else "Train longer."
+    return (
+        f"{_names(missed, outcome)} never predicted, although {rare_or_not} "
+        f"({_rows(missed, train)}). {helps}"
+    )
+
+
+def _can_tune(fewest: int, outcome: Outcome, settings: LossSettings, *, several: bool) -> bool:
+    """Return whether thresholds of classes with at least so many rows can be tuned, and are not."""
+    has_thresholds = several or len(outcome.label_names) == 2
+    return fewest >= TUNABLE and has_thresholds and settings.tune_thresholds is None
+
+
+def _names(missed: list[int], outcome: Outcome) -> str:
+    names = quoted_list([outcome.label_names[k] for k in missed])
+    return f"{names} {'is' if len(missed) == 1 else 'are'}"
+
+
+def _rows(missed: list[int], train: npt.NDArray[np.number]) -> str:
+    rows = ", ".join(f"{train[k]:,.0f}" for k in missed[:SHOWN])
+    more = ", ..." if len(missed) > SHOWN else ""
+    return f"{rows}{more} of {train[-1]:,.0f} training rows"

@@ -307,6 +307,8 @@ def test_the_answer_says_what_changed_for_whom(tmp_path):
     assert "Beyond chance, good is better in " in answer_text(better)
     assert "texts with 'urgent' (+" in answer_text(better)
     assert f"new is right in 0 of {N} examples where old is wrong" in answer_text(worse)
+    other = compare_tables([old, f"new={tmp_path / 'new.csv'}"], metric="macro_f1")
+    assert "texts with 'urgent' (share right −" in answer_text(other)
     short = answer_text(compare_tables([old, written("short", some | lengths)]))
     assert "texts of 4 to 5 words (−" in short
     equal = answer_text(compare_tables([old, written("equal", {i + 1 for i in some if i < N - 1})]))

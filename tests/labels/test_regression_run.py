@@ -128,7 +128,7 @@ def test_errors_are_the_largest_distances(run):
 
 def test_precisions_are_compared_by_paired_squared_errors(runs, tmp_path):
     target = tmp_path / "compared"
-    succeeded(
+    said = succeeded(
         call_here(BIN / "ampft", "compare", *(run.folder for run in runs), "--output_dir", target)
     )
     found = json.loads((target / "comparison.json").read_text())
@@ -137,6 +137,11 @@ def test_precisions_are_compared_by_paired_squared_errors(runs, tmp_path):
     one, other = (run.predictions for run in runs)
     truth = np.array(one["label"])
     errors = [np.square(np.array(each["prediction"]) - truth) for each in (one, other)]
+    closer, farther = (errors[1] < errors[0]).sum(), (errors[1] > errors[0]).sum()
+    # No number is right or wrong: it was "right in 0 of 60 examples where fp32 is wrong".
+    text = " ".join(said.stdout.split())
+    assert f" in {closer} of {len(truth)} examples, and farther from it in {farther}." in text
+    assert "is right in" not in text
     expected = (errors[0] - errors[1]).mean() / truth.var()
     assert difference["estimate"] == pytest.approx(expected, abs=1e-9)
     low, high = difference["interval95"]

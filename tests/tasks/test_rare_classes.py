@@ -19,7 +19,7 @@ from torch.nn import functional
 from ampft.checks.baseline import bag_of_words_model
 from ampft.data.dataset import ClassificationData
 from ampft.evaluation.probe import Rows, fit_regression, with_probed_head
-from ampft.evaluation.sanity import NEVER_PREDICTED, rare_class_warnings
+from ampft.evaluation.sanity import NEVER_PREDICTED, never_predicted_warnings
 from ampft.evaluation.simple_methods import FREQUENCIES, FROZEN, SimpleMethodResult, answer
 from ampft.metrics.calibration import fit_temperature
 from ampft.metrics.paired import Interval
@@ -194,7 +194,7 @@ def warned(task, predicts_rare=False):
     shares = np.tile(np.array([[0.9, 0.1]], dtype=np.float32), (rows, 1))
     if predicts_rare:
         shares[0] = shares[0][::-1]
-    return rare_class_warnings(task, task.outcome("test", {"probabilities": shares}))
+    return never_predicted_warnings(task, task.outcome("test", {"probabilities": shares}))
 
 
 RARE = [0] * 97 + [1] * 3
@@ -204,11 +204,40 @@ def test_where_no_label_is_predicted_at_all_a_remedy_is_named():
     """With several labels, frequent ones too may stay below their thresholds."""
     task = made([[0]] * 60 + [[0, 1]] * 40)
     low = np.full((100, 2), 0.4, dtype=np.float32)
-    found = rare_class_warnings(task, task.outcome("test", {"probabilities": low}))
+    found = never_predicted_warnings(task, task.outcome("test", {"probabilities": low}))
     assert "are never predicted" in found[NEVER_PREDICTED]
     assert "--tune_thresholds" in found[NEVER_PREDICTED]
     some = np.where(np.arange(2) == 0, 0.9, low)
-    assert not rare_class_warnings(task, task.outcome("test", {"probabilities": some}))
+    found = never_predicted_warnings(task, task.outcome("test", {"probabilities": some}))
+    assert found[NEVER_PREDICTED] == (
+        "'rare' is never predicted, although it is not rare (40 of 100 training rows). Train "
+        "longer, or pass --tune_thresholds."
+    )
+
+
+def test_a_class_with_many_rows_that_is_never_predicted_is_named():
+    """Beside a rare one, too; a model that predicts one class only has another warning."""
+    names = ["a", "b", "c", "d"]
+    labels = [0] * 50 + [1] * 30 + [2] * 17 + [3] * 3
+    features = Features({"text": Value("string"), "label": ClassLabel(names=names)})
+    table = {"text": [f"text {i}" for i in range(len(labels))], "label": labels}
+    part = Dataset.from_dict(table, features=features)
+    splits = DatasetDict({"train": part, "test": part})
+    task = make_task(ClassificationData(splits, ("text",), "text", "made", {}, ()), TaskSettings())
+
+    def warning(predicted):
+        shares = np.full((len(labels), 4), 0.1, dtype=np.float32)
+        shares[np.arange(len(labels)), predicted] = 0.7
+        return never_predicted_warnings(task, task.outcome("test", {"probabilities": shares}))
+
+    without_c = np.where(np.arange(len(labels)) < 50, 0, 1)
+    text = warning(without_c)[NEVER_PREDICTED]
+    assert text.startswith("'d' is never predicted (3 of 100 training rows). ")
+    assert text.endswith(
+        " 'c' is never predicted, although it is not rare (17 of 100 training rows). Train longer."
+    )
+    assert "although" not in warning(np.zeros(len(labels), dtype=int))[NEVER_PREDICTED]
+    assert not warning(np.array(labels))
 
 
 def test_a_rare_class_that_is_never_predicted_has_a_remedy():

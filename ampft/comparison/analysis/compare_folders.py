@@ -206,7 +206,7 @@ def _arm_of_runs(
                 status=run.record.status,
                 reason=run.record.reason,
                 folder=run.folder.resolve().name,
-                warnings=tuple(run.record.warnings.values()),
+                warnings=run.record.training_warnings,
                 node=plan.nodes.get(run.folder.resolve().name),
                 record_sha256=describe_file(run.folder / RECORD_NAME).sha256,
             )

@@ -255,6 +255,13 @@ def _flips(
     lost = [int((base.correct & ~arm.correct).sum()) for arm, base in pairs]
     both = [int((arm.correct & base.correct).sum()) for arm, base in pairs]
     per_seed = flipped.sum(axis=1).tolist()
+    closer: list[int] = []
+    farther: list[int] = []
+    if not cases.class_names:  # labels are numbers
+        for arm, base in pairs:
+            errors, base_errors = (np.abs(each.choices - cases.truth) for each in (arm, base))
+            closer.append(int((errors < base_errors).sum()))
+            farther.append(int((errors > base_errors).sum()))
     return ChangedPredictions(
         per_seed=tuple(per_seed),
         mean=float(np.mean(per_seed)),
@@ -263,6 +270,8 @@ def _flips(
         mcnemar_mid_p=tuple(_mcnemar(arm, base, cases.groups) for arm, base in pairs),
         examples=_examples(cases, predictions.in_mode, baseline.in_mode, flipped),
         both_correct=float(np.mean(both)),
+        closer=float(np.mean(closer)) if closer else None,
+        farther=float(np.mean(farther)) if farther else None,
     )
 
 

@@ -70,17 +70,29 @@ def all_stamps(
 
 def _training_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:
     runs = [(group, run) for group in groups for run in group.runs]
-    suspect = [(group, run) for group, run in runs if run.record.warnings]
-    if suspect:
-        group, run = suspect[0]
-        yield remark(
-            "suspect",
-            runs=len(suspect),
-            total=len(runs),
-            arm=group.name,
-            seed=run.seed,
-            warning=next(iter(run.record.warnings.values())),
-        )
+    for kind, of in (("suspect", _training_warnings), ("run_warnings", _other_warnings)):
+        warned = [(group, run) for group, run in runs if of(run)]
+        if warned:
+            group, run = warned[0]
+            yield remark(
+                kind,
+                runs=len(warned),
+                total=len(runs),
+                arm=group.name,
+                seed=run.seed,
+                warning=of(run)[0],
+            )
+
+
+def _training_warnings(run: RecordedRun) -> tuple[str, ...]:
+    return run.record.training_warnings
+
+
+def _other_warnings(run: RecordedRun) -> tuple[str, ...]:
+    """Return the warnings that leave a verdict possible."""
+    return tuple(
+        text for text in run.record.warnings.values() if text not in run.record.training_warnings
+    )
 
 
 def _resume_stamps(groups: Sequence[RunGroup]) -> Iterator[Remark]:

@@ -290,8 +290,8 @@ class ComparisonSession:
         consequence = f"With this run, {lost} can get a verdict. Ctrl-C stops the comparison."
         if self.plan.design.draws:  # a few labels may teach nothing, which a curve shows
             consequence = ""
-        warnings = ending.record.warnings if ending.record and self.describes else {}
-        for warning in warnings.values():
+        warnings = ending.record.training_warnings if ending.record and self.describes else ()
+        for warning in warnings:
             print_line(labelled("warning", f"{inert(warning)} {consequence}".rstrip()))
         if time.perf_counter() > self._plan_due:
             self.write_plan()

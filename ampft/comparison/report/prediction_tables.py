@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ampft.comparison.findings import (
@@ -145,8 +145,7 @@ def changed(comparison: Comparison) -> Iterator[Table]:
         arms,
         [
             ("number" if is_one else "mean", lambda flips: mean_count(flips.mean)),
-            (f"only this {comparison.noun} correct", lambda flips: mean_count(flips.gained)),
-            ("only the baseline correct", lambda flips: mean_count(flips.lost)),
+            *_sides_of_changes(comparison, arms),
         ],
         per_seed=lambda flips: [f"{count:,}" for count in flips.per_seed],
     )
@@ -189,6 +188,22 @@ def changed(comparison: Comparison) -> Iterator[Table]:
                 ],
                 left=5,
             )
+
+
+def _sides_of_changes(
+    comparison: Comparison, arms: Sequence[tuple[ArmResult, ChangedPredictions]]
+) -> list[tuple[str, Callable[[ChangedPredictions], str]]]:
+    """Return the columns that say which side is right, or closer to labels that are numbers."""
+    noun = comparison.noun
+    if all(flips.closer is not None for _, flips in arms):
+        return [
+            (f"this {noun} closer to the label", lambda flips: or_dash(flips.closer, mean_count)),
+            ("the baseline closer", lambda flips: or_dash(flips.farther, mean_count)),
+        ]
+    return [
+        (f"only this {noun} correct", lambda flips: mean_count(flips.gained)),
+        ("only the baseline correct", lambda flips: mean_count(flips.lost)),
+    ]
 
 
 def _mcnemar(comparison: Comparison, arms: Sequence[tuple[ArmResult, ChangedPredictions]]) -> Table:

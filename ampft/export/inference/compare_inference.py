@@ -547,7 +547,7 @@ def _result(
                 status="failed" if failure else "finished",
                 reason=failure,
                 folder=run.folder.resolve().name,
-                warnings=tuple(run.record.warnings.values()),
+                warnings=run.record.training_warnings,
             )
             for run in runs
         ),
@@ -569,7 +569,7 @@ def _stamps(
     unreliable = [ratio for ratio in ratios if not is_reliable_speed(ratio)]
     if unreliable:
         yield remark("unreliable_times", baseline=BASELINE, ratio=unreliable[0])
-    warnings = [text for run in runs for text in run.record.warnings.values()]
+    warnings = [text for run in runs for text in run.record.training_warnings]
     if warnings:
         yield remark("suspect_model", warning=warnings[0])
 

@@ -376,7 +376,7 @@ def learned_nothing(
         side = read.sides[name]
         for seed in seeds:
             if seed in side.runs:
-                warnings = tuple(side.runs[seed].record.warnings.values())
+                warnings = side.runs[seed].record.training_warnings
             else:
                 reads_labels = settings.answers != SEALED
                 found = side.predictions[seed]

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from run_folders import NAMES, SEEDS, labels, predicted, write_run
 
+import ampft
 from ampft.comparison.analysis.compare_folders import compare_folders
 from ampft.comparison.answer import answer_text
 from ampft.comparison.findings import PlanFacts
@@ -56,6 +57,41 @@ def test_two_finished_runs_that_learned_nothing_are_not_equivalent(tmp_path):
     assert answer_text(found) == "No answer: fp32 and bf16 did not train well."
     learned = finished(tmp_path / "learned", predicted(GOOD, N), predicted(NEARLY, N))
     assert learned.arms[1].outcome == "equivalent"
+
+
+RARE = "'maybe' is never predicted (5 of 1000 training rows)."
+
+
+@pytest.mark.parametrize("name", ["never_predicted", "served_back", "batch_norm", "compilation"])
+def test_a_warning_that_is_not_about_the_training_leaves_the_verdict(tmp_path, name):
+    """A rare class that is never predicted took the verdict from every comparison."""
+    found = finished(tmp_path, predicted(GOOD, N), predicted(NEARLY, N), warnings={name: RARE})
+    assert found.arms[1].outcome == "equivalent"
+    assert "did not train well" not in answer_text(found)
+    (stamp,) = (s for s in remark_texts(found.stamps) if "'maybe' is never predicted" in s)
+    assert stamp.startswith("warnings, which do not prevent a verdict: 2 of 2 runs have one, ")
+
+
+def test_a_candidate_that_never_predicts_a_rare_class_can_be_kept(tmp_path):
+    warnings = {"never_predicted": RARE}
+    best, good = (
+        [
+            write_run(
+                tmp_path / name,
+                "fp32",
+                seed,
+                predicted(range(seed % 5, N, every), N),
+                truth=labels(N),
+                warnings=warnings,
+            )
+            for seed in SEEDS
+        ]
+        for name, every in (("best", 2), ("good", 20))
+    )
+    ledger = ampft.judge(tmp_path / "ledger", best=best).ledger
+    found = ampft.judge(ledger, candidate=good)
+    assert found.entry.trial.learned_nothing == ""
+    assert found.answer == "keep"
 
 
 @pytest.mark.slow
