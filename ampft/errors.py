@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from types import NoneType
 from typing import Any, NoReturn
 
 MAX_LISTED = 12
@@ -23,6 +24,29 @@ class InputError(Exception):
     def __str__(self) -> str:
         """Return the message, without the numbers that the system gives its errors."""
         return without_error_numbers(super().__str__())
+
+
+def check_type(function: str, name: str, value: object, allowed: type | tuple[type, ...]) -> None:
+    """Check the type of an argument of a public function.
+
+    Raises:
+        InputError: It has another type.
+    """
+    if isinstance(value, allowed) and not (isinstance(value, bool) and allowed is int):
+        return
+    kinds = allowed if isinstance(allowed, tuple) else (allowed,)
+    wanted = " or ".join(_type_name(kind) for kind in kinds if kind is not NoneType)
+    received = f"a value of the type {_type_name(type(value))}"
+    if value is None:
+        received = "no value"
+    elif isinstance(value, str | int | float):
+        received = f"{quoted(value)} of the type {_type_name(type(value))}"
+    raise InputError(f"{function}: {name} must be of the type {wanted}; received {received}.")
+
+
+def _type_name(kind: type) -> str:
+    name = kind.__qualname__
+    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
 
 
 class EncodingError(InputError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 
 from datasets import Audio, DatasetDict
 
@@ -26,7 +27,7 @@ from ampft.data.sources.folders import TEXT, folder_kind, load_folder
 from ampft.data.sources.metadata import metadata_tables
 from ampft.data.sources.readers import FLAGS, open_tables
 from ampft.data.table_rows import Loaded, read_tables
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.files import describe_file
 
 WITHOUT_MASKS = "data without masks (--task pixels)"
@@ -55,6 +56,8 @@ def load_data(request: DataRequest, data: DatasetDict | None = None) -> Classifi
         InputError: The data or the options must be corrected; each problem has one message.
         OtherTaskDeclared: The data are for another task than the default.
     """
+    check_type("load_data", "request", request, DataRequest)
+    check_type("load_data", "data", data, (DatasetDict, NoneType))
     if data is not None:
         request = replace(request, dataset_name=IN_MEMORY)
     masks = MASKS.get()

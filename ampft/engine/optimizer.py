@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ampft.engine.bfloat16_adamw import COMPENSATION, KAHAN, STOCHASTIC, BFloat16AdamW
 from ampft.engine.checkpoints.writing import DTYPES
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.models.freezing import parameter_depths
 from ampft.models.weights import local_shard
 from ampft.precision.resolve import Precision
@@ -420,6 +421,9 @@ def make_optimizer(
     Raises:
         InputError: The optimizer does not train weights of this precision, or not this model.
     """
+    check_type("make_optimizer", "model", model, nn.Module)
+    check_type("make_optimizer", "settings", settings, OptimizerSettings)
+    check_type("make_optimizer", "precision", precision, (Precision, NoneType))
     row = OPTIMIZERS[settings.name]
     if precision is not None and precision.properties.stores_16_bits and not row.trains_16_bits:
         raise InputError(
@@ -517,6 +521,9 @@ def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) 
     Raises:
         InputError: The learning rate is not above the one at which the schedule ends.
     """
+    check_type("make_schedule", "optimizer", optimizer, Optimizer)
+    check_type("make_schedule", "steps", steps, int)
+    check_type("make_schedule", "settings", settings, ScheduleSettings)
     if settings.name == "polynomial" and (rate := optimizer.defaults["lr"]) <= POLYNOMIAL_END:
         raise InputError(
             f"--lr_scheduler_type polynomial falls to a learning rate of {POLYNOMIAL_END:g}; "

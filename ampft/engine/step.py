@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -19,7 +20,7 @@ from ampft.engine.bfloat16_adamw import step_measuring_lost_updates
 from ampft.engine.clipping import clip_gradient, scaled_by_update
 from ampft.engine.extension_points import JOINT_WEIGHTS
 from ampft.engine.optimizer import rate_of, rate_per_unit
-from ampft.errors import InputError, TrainingStopped
+from ampft.errors import InputError, TrainingStopped, check_type
 from ampft.kinds.extension_points import PACKED_MODELS
 from ampft.models.adapters import lora_config
 from ampft.models.training_mode import checkpoints_gradients
@@ -28,9 +29,6 @@ from ampft.precision.compilation import configured_backend
 from ampft.precision.executed import products_not_recorded
 from ampft.precision.resolve import usable_modes
 from ampft.precision.transfer import to_device
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 # GradScaler has no lower limit: at a scale of 0, the next finite loss would turn weights into NaN.
 MIN_LOSS_SCALE = 1.0
@@ -88,6 +86,9 @@ def synchronized_last(
     forward pass too, in which DistributedDataParallel decides about this. A micro-batch that does
     not count adds nothing to the gradient of `model`, whatever its loss is.
     """
+    check_type("synchronized_last", "accelerator", accelerator, Accelerator)
+    check_type("synchronized_last", "model", model, nn.Module)
+    check_type("synchronized_last", "micro_batch", micro_batch, MicroBatch)
     with ExitStack() as stack:
         stack.enter_context(pass_of(micro_batch))
         if not micro_batch.counted:
@@ -148,6 +149,9 @@ def shared_autocast_cache(
         model: Prepared model. With gradient checkpointing nothing is cached.
         step_batch: Step batch. With a single micro-batch nothing is cached by autocast.
     """
+    check_type("shared_autocast_cache", "accelerator", accelerator, Accelerator)
+    check_type("shared_autocast_cache", "model", model, nn.Module)
+    check_type("shared_autocast_cache", "step_batch", step_batch, StepBatch)
     plain = accelerator.unwrap_model(model, keep_torch_compile=False)
     with ExitStack() as stack:
         if not (is_sharded(accelerator) or checkpoints_gradients(plain)):
@@ -193,6 +197,8 @@ def backward(accelerator: Accelerator, loss: Tensor) -> Tensor:
     Raises:
         InputError: In several processes, it is not known of which micro-batch the loss is.
     """
+    check_type("backward", "accelerator", accelerator, Accelerator)
+    check_type("backward", "loss", loss, Tensor)
     current = current_pass()
     micro_batch = None if current is None else current.micro_batch
     if micro_batch is None and accelerator.num_processes > 1:
@@ -243,6 +249,9 @@ def accumulate_gradient(
     Raises:
         InputError: The loss is not one number in float32.
     """
+    check_type("accumulate_gradient", "accelerator", accelerator, Accelerator)
+    check_type("accumulate_gradient", "model", model, nn.Module)
+    check_type("accumulate_gradient", "step_batch", step_batch, StepBatch)
     losses = []
     for micro_batch in step_batch:
         with synchronized_last(accelerator, model, micro_batch):
@@ -312,6 +321,8 @@ def apply_step(
         StepStopped: The loss or the gradient is not finite, and the step is not skipped (raised
             before the weights change), or it still overflows at a scale of `MIN_LOSS_SCALE`.
     """
+    check_type("apply_step", "accelerator", accelerator, Accelerator)
+    check_type("apply_step", "model", model, nn.Module)
     limit = math.inf if max_grad_norm is None else max_grad_norm
     scaler, plain = accelerator.scaler, getattr(optimizer, "optimizer", optimizer)
     learning_rate = max(rate_per_unit(group, rate_of(group)) for group in plain.param_groups)

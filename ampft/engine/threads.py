@@ -6,11 +6,12 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 
 import psutil
 import torch
 
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 
 MOST_THREADS_PER_CORE = 16  # more cannot be useful, and 100,000 cannot be created
 # The process that launched this one, also for a fork that was made later.
@@ -35,6 +36,7 @@ def restore_cpu_threads(
     Raises:
         InputError: `requested` is less than one, or far more than there are cores.
     """
+    check_type("restore_cpu_threads", "requested", requested, (int, NoneType))
     if requested is not None:
         if requested < 1:
             raise InputError(f"--cpu_threads: received {requested}; it must be at least 1.")

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from ampft.errors import InputError, TrainingStopped
+from ampft.errors import InputError, TrainingStopped, check_type
 from ampft.models.weights import cast_in_place
 from ampft.precision.extension_points import EMULATION
 from ampft.precision.modes import BASELINE
@@ -51,6 +51,10 @@ def evaluate(
     Raises:
         TrainingStopped: A prediction is not finite.
     """
+    check_type("evaluate", "accelerator", accelerator, Accelerator)
+    check_type("evaluate", "model", model, nn.Module)
+    check_type("evaluate", "split", split, str)
+    check_type("evaluate", "batch_size", batch_size, int)
     examples = task.examples(split)
     longest_first = np.argsort(-examples.lengths, kind="stable")
     ids = longest_first[accelerator.process_index :: accelerator.num_processes]

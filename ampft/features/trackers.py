@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampft.errors import InputError, did_you_mean
+from ampft.errors import InputError, check_type, did_you_mean
 from ampft.features.feature import Feature, SavedFeature
 from ampft.files import write_text
 from ampft.metrics.scores import MAX_MATRIX_CLASSES
@@ -155,6 +155,7 @@ def installed_trackers(report_to: str) -> list[str]:
     Raises:
         InputError: A tracker is unknown to Accelerate or not installed.
     """
+    check_type("installed_trackers", "report_to", report_to, str)
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
     from accelerate.utils import LoggerType
 

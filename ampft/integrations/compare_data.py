@@ -7,7 +7,6 @@ import io
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from ampft.comparison.execution.train_and_compare import compare as compare_runs
 from ampft.comparison.findings import Comparison
 from ampft.comparison.report.report_files import read_comparison, summary_blocks, terminal_text
 from ampft.comparison.settings import CompareArguments, parse_compare_arguments
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.files import (
     FileDigest,
     Sealed,
@@ -43,12 +42,10 @@ class FinishedComparison:
     """A finished comparison; `ampft.compare` returns one."""
 
     def __init__(self, folder: str | Path) -> None:
+        check_type("FinishedComparison", "folder", folder, (str, Path))
         self.folder = Path(folder)  # Folder of the comparison, with comparison.html.
-
-    @cached_property
-    def comparison(self) -> Comparison:
-        """Arms, differences, intervals and verdicts, as in comparison.json."""
-        return read_comparison(self.folder)
+        # Arms, differences, intervals and verdicts, as in comparison.json.
+        self.comparison: Comparison = read_comparison(self.folder)
 
     def __repr__(self) -> str:
         return terminal_text(self.comparison)

@@ -24,12 +24,13 @@ class Ranking:
     higher_is_better: bool = True
 
 
+AVERAGE_PRECISION = "average_precision"
 F1 = "f1"  # what transformers' scripts call theirs
 RANKING: Mapping[str, Ranking] = {
     name: Ranking(name, title)
     for name, title in {
         "roc_auc": "ROC AUC",
-        "average_precision": "average precision (of the rare class, or the second)",
+        AVERAGE_PRECISION: "average precision",  # of `positive_class`, which a report names
         "macro_roc_auc": "macro ROC AUC (one-vs-rest)",
         "weighted_roc_auc": "weighted ROC AUC (one-vs-rest)",
         "macro_average_precision": "macro average precision",

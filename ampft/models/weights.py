@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from ampft.errors import check_type
 from ampft.precision.resolve import Precision
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def cast_weights(loaded: LoadedModel, precision: Precision) -> LoadedModel:
         loaded: Result of `Task.load_model`.
         precision: Precision of the run; modes with float32 weights do not change the model.
     """
+    check_type("cast_weights", "loaded", loaded, LoadedModel)
+    check_type("cast_weights", "precision", precision, Precision)
     loaded = replace(loaded, float32_sha256=weights_hash(loaded.model))
     if precision.storage_dtype != torch.float32:
         cast_in_place(loaded.model, precision.storage_dtype)
@@ -115,6 +118,8 @@ def perturb_weights(model: nn.Module, seed: int) -> None:
         seed: Seed of a generator on the CPU, so that the change is equal on all processes and
             devices.
     """
+    check_type("perturb_weights", "model", model, nn.Module)
+    check_type("perturb_weights", "seed", seed, int)
     generator = torch.Generator().manual_seed(seed)
     reshard(model)
     with torch.no_grad():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ampft.errors import check_type
 from ampft.labels.unclassified import Unclassified
 from ampft.metrics.sums import CaseSums, Metric, costliest_of_worst, mean_metric, mean_sums
 from ampft.tasks.outcome import OutcomeMistakes, check_ids_complete
@@ -64,6 +65,8 @@ class CaseLossPredictions(Unclassified):
     class_names: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        check_type("CaseLossPredictions", "example_ids", self.example_ids, np.ndarray)
+        check_type("CaseLossPredictions", "losses", self.losses, np.ndarray)
         n = len(self.example_ids)
         check_ids_complete(self.example_ids, n)
         if self.losses.shape != (n,) or not n or not np.isfinite(self.losses).all():

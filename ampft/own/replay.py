@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -23,12 +23,9 @@ from ampft.engine.saved_step import (
     StepRandomState,
 )
 from ampft.engine.step import accumulate_gradient, shared_autocast_cache
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.files import Sealed, read_hashed
 from ampft.text.json_io import from_json
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 DEVICES = ("cuda", "xpu", "mps")  # types of device with a generator of their own
 
@@ -86,6 +83,10 @@ def replay_step(
         model: Prepared model of the architecture of the run.
         loss: Function that returns the summed loss of a micro-batch, such as `Task.loss`.
     """
+    check_type("replay_step", "folder", folder, (str, Path))
+    check_type("replay_step", "accelerator", accelerator, Accelerator)
+    check_type("replay_step", "model", model, nn.Module)
+    folder = Path(folder)
     saved, tensors = read_step(folder), load_file(folder / BATCH_NAME)
     plain = accelerator.unwrap_model(model, keep_torch_compile=False)
     plain.load_state_dict(load_file(folder / MODEL_NAME))

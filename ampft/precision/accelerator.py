@@ -24,7 +24,7 @@ from accelerate.utils.modeling import get_mixed_precision_context_manager
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.precision.compilation import configure_compilation
 from ampft.precision.extension_points import EMULATION
 from ampft.precision.resolve import ENV_VARIABLE, FLAG, Precision, resolve, usable_modes
@@ -281,6 +281,7 @@ def check_world_size(accelerator: Accelerator, environ: Mapping[str, str] = os.e
         InputError: The number of processes requested from a launcher differs from the number
             that take part.
     """
+    check_type("check_world_size", "accelerator", accelerator, Accelerator)
     world_size = environ.get("WORLD_SIZE", "")
     if world_size.isdigit() and int(world_size) != accelerator.num_processes:
         raise InputError(

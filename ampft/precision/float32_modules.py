@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.precision.compilation import uncompiled
 from ampft.precision.extension_points import UNUSED_PRECISION_CHECK
 from ampft.precision.resolve import Precision, usable_modes
@@ -137,6 +137,7 @@ def keep_in_fp32(model: nn.Module, patterns: Iterable[str]) -> Float32Modules:
     Raises:
         InputError: A pattern matches no module; the message names similar ones.
     """
+    check_type("keep_in_fp32", "model", model, nn.Module)
     return keep_paths_in_fp32(model, matching_modules(model, tuple(patterns)))
 
 

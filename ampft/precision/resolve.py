@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 import torch
 
-from ampft.errors import InputError, did_you_mean, quoted
+from ampft.errors import InputError, check_type, did_you_mean, quoted
 from ampft.precision.extension_points import EMULATION
 from ampft.precision.modes import BASELINE, MODE_TABLE, MODES, Mode, canonical_mode
 
@@ -127,6 +127,7 @@ def requested_mode(flag: str | None, environ: Mapping[str, str]) -> str:
     Raises:
         InputError: The two name different modes, or one of them is not a mode.
     """
+    check_type("requested_mode", "environ", environ, Mapping)
     inherited = environ.get(ENV_VARIABLE, "").strip().lower()
     if flag is None:
         if inherited in _UNSET:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from ampft.arguments.parsing import messages_for_python
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.precision.modes import BASELINE
 from ampft.runs.manifest import check_files, check_model_files
 from ampft.runs.record import RunRecord, not_finished, read_record
@@ -38,6 +38,7 @@ class FinishedRun:
         Raises:
             InputError: The folder does not hold a run that finished.
         """
+        check_type("FinishedRun", "folder", folder, (str, Path))
         self.folder = Path(folder)  # Output folder of the run.
         with messages_for_python():
             # Everything about the run, as in run.json.

@@ -515,6 +515,8 @@ class ScoredRows:
             return self._numbers_text([float(number) for (number,) in truth])
         index = {name: number for number, name in enumerate(self.problem.label_names)}
         known = [row for row, labels in enumerate(truth) if index.keys() >= set(labels)]
+        if not truth:
+            return f"not scored: no row has a label in column {column!r}"
         if not known:
             return f"not scored: no label in column {column!r} is known to the model"
         codes = [tuple(index[name] for name in truth[row]) for row in known]

@@ -13,6 +13,7 @@ import psutil
 from ampft.arguments import ClassifyArguments
 from ampft.data.request import DataRequest
 from ampft.data.sources.file_names import check_file, named_files
+from ampft.errors import check_type
 from ampft.imports import no_search_for_garbage
 from ampft.runs.folder import check_output_folder
 from ampft.runs.later_parts import trained_checkpoint
@@ -113,6 +114,7 @@ def prepare(
             written.
         AlreadyFinished: The run that would continue has finished.
     """
+    check_type("prepare", "args", args, ClassifyArguments)
     check_start(args)
     with no_search_for_garbage():
         from ampft.runs.prepare import prepare

@@ -16,6 +16,7 @@ from ampft.arguments.classify import ADAMW
 from ampft.data.step_batches import StepBatch
 from ampft.engine.optimizer import OPTIMIZERS, rate_warning
 from ampft.engine.step import Losses, apply_step, backward, synchronized_last
+from ampft.errors import check_type
 from ampft.kinds.receipt import receipt_lines
 from ampft.models.four_bit import has_4bit_layers, weight_counts
 from ampft.models.weights import perturb_weights
@@ -50,6 +51,7 @@ def open_run(prepared: Prepared) -> Iterator[Run]:
     Raises:
         InputError: The output folder cannot be locked or written.
     """
+    check_type("open_run", "prepared", prepared, Prepared)
     args, accelerator, point = prepared.args, prepared.accelerator, prepared.resume_point
     checkpoint = None if point is None else point.checkpoint
     if checkpoint is None:

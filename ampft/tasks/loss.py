@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ampft.errors import InputError, quoted_list
+from ampft.errors import InputError, check_type, quoted_list
 from ampft.precision.transfer import to_device
 
 FloatArray = npt.NDArray[np.float64]
@@ -59,6 +59,8 @@ def summed_cross_entropy(
         ValueError: The focal loss is combined with label smoothing or with probabilities, or the
             label smoothing is not between 0 and 1.
     """
+    check_type("summed_cross_entropy", "logits", logits, Tensor)
+    check_type("summed_cross_entropy", "labels", labels, Tensor)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be 0 to 1, received {label_smoothing}")
     is_soft = labels.is_floating_point()
@@ -137,6 +139,8 @@ def summed_binary_cross_entropy(
         focal_gamma: Exponent of the focal loss; 0 for cross entropy. Not with label smoothing.
         weights: (m,) factors of the losses of the examples; None for 1.
     """
+    check_type("summed_binary_cross_entropy", "logits", logits, Tensor)
+    check_type("summed_binary_cross_entropy", "targets", targets, Tensor)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if focal_gamma and targets.dtype != torch.bool:
         raise ValueError("focal_gamma needs targets of dtype bool; set it to 0 for probabilities")
@@ -176,6 +180,8 @@ def summed_squared_error(
     Raises:
         ValueError: The shapes differ, which torch would broadcast.
     """
+    check_type("summed_squared_error", "predictions", predictions, Tensor)
+    check_type("summed_squared_error", "targets", targets, Tensor)
     if predictions.shape != targets.shape:
         raise ValueError(
             f"predictions {tuple(predictions.shape)} and targets {tuple(targets.shape)} must have "

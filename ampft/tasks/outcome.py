@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.decision import Decisions, Rule
-from ampft.errors import listed
+from ampft.errors import listed, quoted
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import CaseSums, Metric
 from ampft.tasks.report import Report
@@ -285,6 +285,8 @@ def check_arrays(
             is no case; or there are fewer than two names, or one occurs twice.
     """
     for name, (array, shape, dtype) in expected.items():
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{name} must be an array of NumPy, received {quoted(array)}")
         if array.shape != shape or array.dtype != dtype:
             raise ValueError(
                 f"{name} must have shape {shape} and dtype {np.dtype(dtype)}, "

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.errors import quoted_list
+from ampft.metrics.ranking import AVERAGE_PRECISION
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import class_counts
 from ampft.tasks.loss_settings import LossSettings
@@ -22,7 +23,6 @@ ENOUGH, TUNABLE = 80, 20
 # Rows from which a class that is not rare is named if it is never predicted. A model that finds
 # half of its rows misses so many with a probability of 3 %.
 NAMED_FROM = 5
-AVERAGE_PRECISION = "average_precision"
 
 
 def rare(counts: npt.NDArray[np.number], total: float) -> npt.NDArray[np.bool_]:

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ampft.metrics.ranking import RANKING
+from ampft.metrics.ranking import AVERAGE_PRECISION, RANKING
 from ampft.metrics.scores import Scores
 from ampft.metrics.sums import Metric
+from ampft.text.escaping import inert
 from ampft.text.json_io import from_json
 from ampft.text.numbers import counted
 from ampft.text.page import Table, notebook_html, terminal
@@ -105,16 +106,22 @@ def with_added_metrics(
     rows: Mapping[str, Metric],
     values: Mapping[str, float],
     ranking: Mapping[str, float] | None = None,
+    *,
+    ranked_class: str | None = None,
 ) -> R:
     """Return a report with the metrics of its problem that it does not have yet.
 
     Args:
         report: Report without added metrics.
         ranking: ROC AUC and average precision, by name.
+        ranked_class: Class of two to which the average precision belongs; None for other numbers
+            of classes.
     """
     known, ranking = report.metrics(), ranking or {}
     titles = {name: row.title for name, row in rows.items()}
     titles |= {name: RANKING[name].title for name in ranking}
+    if ranked_class is not None and AVERAGE_PRECISION in ranking:
+        titles[AVERAGE_PRECISION] += f" of {inert(ranked_class)!r}"
     added = tuple(
         AddedMetric(name, title, {**values, **ranking}[name])
         for name, title in titles.items()

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.decision import UNTOUCHED, Decisions, Rule
-from ampft.errors import quoted_list
+from ampft.errors import check_type, quoted_list
 from ampft.metrics.calibration import calibration_sums, expected_calibration_error
-from ampft.metrics.ranking import class_ranking_metrics
+from ampft.metrics.ranking import class_ranking_metrics, positive_class
 from ampft.metrics.scores import (
     MAX_MATRIX_CLASSES,
     Scores,
@@ -289,6 +289,8 @@ class Predictions:
     metric_rows: ClassVar[Mapping[str, Metric]] = METRICS
 
     def __post_init__(self) -> None:
+        check_type("Predictions", "example_ids", self.example_ids, np.ndarray)
+        check_type("Predictions", "label_names", self.label_names, (list, tuple))
         n, classes = len(self.example_ids), len(self.label_names)
         check_arrays(
             self,
@@ -505,6 +507,7 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
     Args:
         predictions: One split; classes of its label map may be absent from it.
     """
+    check_type("classification_report", "predictions", predictions, Predictions)
     labels, predicted = predictions.labels, predictions.predicted
     classes, weights = len(predictions.label_names), predictions.weights
     few, large = classes <= MAX_TOP1_CLASSES, classes > MAX_MATRIX_CLASSES
@@ -536,7 +539,13 @@ def classification_report(predictions: Predictions) -> ClassificationReport:
         is_weighted=weights is not None,
     )
     ranking = class_ranking_metrics(labels, predictions.probabilities, weights)
-    return with_added_metrics(report, predictions.metric_rows, predictions.metrics(), ranking)
+    ranked = None
+    if classes == 2:
+        counts = np.bincount(labels, weights, minlength=2)
+        ranked = predictions.label_names[positive_class(counts)]
+    return with_added_metrics(
+        report, predictions.metric_rows, predictions.metrics(), ranking, ranked_class=ranked
+    )
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ampft.data.step_batches import (
     ScaledExamples,
 )
 from ampft.decision import Contract
-from ampft.errors import InputError, quoted_list
+from ampft.errors import InputError, check_type, quoted_list
 from ampft.kinds.inputs import DrawsPredictions, Inputs, LabellingInputs, PredictedMasks
 from ampft.kinds.logits import LABEL_WEIGHTS, forward_logits
 from ampft.models.adapters import check_whole_layers, restrict_training
@@ -281,6 +281,8 @@ def make_task(data: ClassificationData, settings: TaskSettings) -> Task:
         InputError: The task needs another kind of data, or the tokenizer or image processor cannot
             be loaded.
     """
+    check_type("make_task", "data", data, ClassificationData)
+    check_type("make_task", "settings", settings, TaskSettings)
     name = settings.task or default_task(data.kind)
     row, kind = TASKS[name], TASKS[name].kind
     if kind.name != data.kind:

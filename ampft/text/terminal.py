@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from itertools import groupby, pairwise, zip_longest
 from typing import Any, TextIO
 
+from ampft.errors import check_type
 from ampft.signals import raise_if_heard
 from ampft.text.escaping import display_width, printable
 
@@ -43,6 +44,7 @@ def print_line(text: str, *, file: TextIO | None = None) -> None:
 
     If the reader of a pipe has closed it, as `head` does, output stops and the program continues.
     """
+    check_type("print_line", "text", text, str)
     from tqdm import tqdm
 
     try:

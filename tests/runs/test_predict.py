@@ -112,6 +112,9 @@ def test_scores(folder, file, capsys, tmp_path):
     changed.to_csv(tmp_path / "other.csv", index=False)
     predict(folder, tmp_path / "other.csv", label_column_name="Verdict")
     assert capsys.readouterr().err.startswith("not scored: no label in column")
+    changed.head(0).to_csv(tmp_path / "other.csv", index=False)
+    predict(folder, tmp_path / "other.csv", label_column_name="Verdict")
+    assert capsys.readouterr().err.startswith("not scored: no row has a label in column 'Verdict'")
 
 
 @pytest.mark.slow

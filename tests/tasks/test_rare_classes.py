@@ -158,6 +158,8 @@ def test_of_two_classes_the_rare_one_is_ranked_and_has_the_threshold(rare_first)
     found = class_ranking_metrics(outcome.labels, outcome.probabilities)
     expected = average_precision_score(outcome.labels == rare, outcome.probabilities[:, rare])
     assert found["average_precision"] == pytest.approx(expected)
+    said = f"average precision of {'a' if rare_first else 'b'!r} {expected:.4f}"
+    assert said in " ".join(outcome.report().text().split())
     fitted = fit_decisions(outcome, ValidationFitSettings(tune_thresholds="f1"))
     assert fitted.decisions.positive == rare
     assert (fitted.predicted == rare).sum() == 4

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import NoneType
 
 import numpy as np
 
@@ -45,7 +46,7 @@ from ampft.comparison.findings import (
     metric_infos,
 )
 from ampft.comparison.statistics.verdict import alpha_per_analysis
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.files import describe_file
 from ampft.kinds.views import CasePrediction
 from ampft.precision.modes import BASELINE
@@ -58,7 +59,7 @@ FINAL_SPLITS = ("test", "validation")  # a run reports on the first of these tha
 
 
 def compare_folders(
-    folders: Sequence[Path],
+    folders: Sequence[str | Path] | str | Path,
     *,
     metric: str | None = None,
     margin: float = 0.01,
@@ -81,9 +82,18 @@ def compare_folders(
     Raises:
         InputError: The runs cannot be read or compared, or an argument is out of range.
     """
+    check_type("compare_folders", "folders", folders, (list, tuple, str, Path))
+    given = [folders] if isinstance(folders, str | Path) else folders
+    for each in given:
+        check_type("compare_folders", "each of folders", each, (str, Path))
+    check_type("compare_folders", "metric", metric, (str, NoneType))
+    check_type("compare_folders", "baseline", baseline, (str, NoneType))
+    check_type("compare_folders", "by", by, (list, tuple))
     check_margin(margin)
+    if not given:
+        raise InputError("RUN: no run was given. Pass the --output_dir of at least two runs.")
     plan = plan or PlanFacts()
-    arms = form_arms(find_runs(folders), by=by, planned=plan.arm_names)
+    arms = form_arms(find_runs(list(map(Path, given))), by=by, planned=plan.arm_names)
     if baseline is None:
         baseline = BASELINE if arms.varied == (PRECISION,) else arms.runs[0].name
     elif arms.settings and baseline not in arms.names:

@@ -49,7 +49,7 @@ from ampft.comparison.extension_points import CLUSTER
 from ampft.comparison.remarks import remark
 from ampft.comparison.settings import CompareCommand, chosen_metric
 from ampft.data.sources.file_names import data_stem
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.exit_codes import interruptible
 from ampft.ownership import is_leftover
 from ampft.precision.modes import BASELINE
@@ -90,6 +90,7 @@ def plan_comparison(
             available on this device, the budget is too small, or the test data are too few for any
             verdict but "undecided" and `anyway` is not set.
     """
+    check_type("plan_comparison", "command", command, CompareCommand)
     design, arguments = command.design, redacted_settings(command)
     output_dir = command.settings.output_dir
     folder = _default_folder(command, arguments) if output_dir is None else Path(output_dir)

@@ -44,7 +44,7 @@ from ampft.comparison.extension_points import CLUSTER
 from ampft.comparison.remarks import choice_text
 from ampft.comparison.settings import CompareCommand
 from ampft.engine.checkpoints.store import CheckpointStore
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.exit_codes import interruptible
 from ampft.files import hashed_text, write_errors_explained
 from ampft.ownership import is_plain_folder
@@ -491,6 +491,10 @@ def open_comparison(
         recipe: Path of classify.py, which trains one run; None uses `ampft train`.
         describes: Whether the plan is printed, and the warnings of the runs.
     """
+    check_type("open_comparison", "command", command, CompareCommand)
+    check_type("open_comparison", "folder", folder, (str, Path))
+    check_type("open_comparison", "plan", plan, Plan)
+    folder = Path(folder)
     with RunFolder(folder, keep_files=True) as locked:
         if read_plan(folder) is not None:
             locked.adopt(PLAN_NAME)
@@ -529,6 +533,9 @@ def open_comparison(
 
 def is_decided(comparison: Comparison) -> bool:
     """Return whether every mode has a verdict or is unstable, so that more seeds are not needed."""
+    from ampft.comparison.findings import Comparison
+
+    check_type("is_decided", "comparison", comparison, Comparison)
     modes = [arm for arm in comparison.arms[1:] if not arm.is_placebo]
     return all(
         arm.status == "unstable"

@@ -20,7 +20,7 @@ from ampft.comparison.report.tables import (
     without_incomplete_medians,
 )
 from ampft.comparison.verdict_text import verdict_texts
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.files import (
     hashed_text,
     read_hashed,
@@ -53,6 +53,9 @@ def write_comparison(comparison: Comparison, output_dir: Path) -> None:
     Raises:
         InputError: The folder or a file cannot be written, or a file there is somebody else's.
     """
+    check_type("write_comparison", "comparison", comparison, Comparison)
+    check_type("write_comparison", "output_dir", output_dir, (str, Path))
+    output_dir = Path(output_dir)
     from ampft.comparison.report.html import html_text
 
     sentences = {"verdicts": verdict_texts(comparison), "stamps": remark_texts(comparison.stamps)}
@@ -166,6 +169,7 @@ def terminal_text(comparison: Comparison) -> str:
     Long text wraps. The table is wider only if the name of a mode is long. Control and direction
     characters are shown as escapes.
     """
+    check_type("terminal_text", "comparison", comparison, Comparison)
     return f"{terminal(summary_blocks(comparison, '!'))}\n"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from ampft.comparison.analysis.learned_nothing import signs_of_no_learning
 from ampft.comparison.statistics.folds import estimate_over_folds
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.lab.referee.checks import (
     BEST,
     CANDIDATE,
@@ -122,8 +123,13 @@ def judge(
         InputError: The ledger was edited, the sides cannot be compared, or an argument is invalid.
             Nothing is written.
     """
+    check_type("judge", "ledger", ledger, (str, Path))
+    check_type("judge", "margin", margin, (int, float, NoneType))
+    check_type("judge", "final", final, bool)
+    check_type("judge", "note", note, str)
+    check_type("judge", "settings", settings, (LedgerSettings, NoneType))
     folder = Path(ledger)
-    sides = {BEST: _sources(best), CANDIDATE: _sources(candidate)}
+    sides = {BEST: _sources("best", best), CANDIDATE: _sources("candidate", candidate)}
     if claim not in tuple(Claim):
         raise InputError(f"--claim {claim}: must be one of {', '.join(Claim)}.")
     if margin is not None:
@@ -135,7 +141,7 @@ def judge(
             f"LEDGER {folder}: the settings of a ledger are chosen when it starts. Remove them, or "
             "start a new ledger."
         )
-    if not (candidate or best):
+    if not (sides[CANDIDATE] or sides[BEST]):
         raise InputError("--candidate: no run was given. Pass the runs of the change.")
     with ledger_lock(folder):
         entries, sha256 = read_entries(folder)
@@ -146,7 +152,7 @@ def judge(
                 "Start a new ledger, on new rows."
             )
         writer = _Writer(folder, entries, sha256, state, note)
-        if not (final or candidate):
+        if not (final or sides[CANDIDATE]):
             return writer.add_seeds(sides[BEST])
         points = state.settings.margin if margin is None else margin
         judged = writer.judge_final if final else writer.judge_try
@@ -342,9 +348,17 @@ class _Writer:
         )
 
 
-def _sources(given: Sequence[str | Path] | str | Path) -> list[str]:
-    """Return the sources of a side, of which one may be passed without a list."""
-    return [str(given)] if isinstance(given, str | Path) else [str(each) for each in given]
+def _sources(name: str, given: Sequence[str | Path] | str | Path) -> list[str]:
+    """Return the sources of a side, of which one may be passed without a list.
+
+    Raises:
+        InputError: They are not paths.
+    """
+    check_type("judge", name, given, (list, tuple, str, Path))
+    every = [given] if isinstance(given, str | Path) else given
+    for each in every:
+        check_type("judge", f"each of {name}", each, (str, Path))
+    return [str(each) for each in every]
 
 
 def next_level(state: LedgerState) -> TryErrorBudget:

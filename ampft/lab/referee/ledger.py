@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from os.path import lexists
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any
 
 from filelock import FileLock, Timeout
 
 from ampft.comparison.findings import MetricInfo
 from ampft.comparison.settings import MIN_SEEDS
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.files import (
     CHANGED,
     GONE,
@@ -84,6 +85,15 @@ class LedgerSettings:
     label_names: Sequence[str] = ()  # All classes of tables; empty for those that occur.
 
     def __post_init__(self) -> None:
+        for name, kinds in (
+            ("metric", (str, NoneType)),
+            ("margin", (int, float)),
+            ("error", (int, float)),
+            ("tries", int),
+            ("max_seeds", (int, NoneType)),
+            ("label_names", (list, tuple)),
+        ):
+            check_type("LedgerSettings", name, getattr(self, name), kinds)
         check_percent("margin", self.margin, 100)
         check_percent("error", self.error, 50)
         if not 1 <= self.tries <= MOST_TRIES:

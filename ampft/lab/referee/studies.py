@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING
 
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type, quoted
 from ampft.lab.referee.checks import IdenticalPredictions
 from ampft.lab.referee.judge import Judgement, judge
 from ampft.lab.referee.keep_or_drop import CandidateAnswer
@@ -52,6 +53,12 @@ def judge_study(
         InputError: The study has several objectives, the baseline has no value, a trial has no
             runs, or `judge` refuses them.
     """
+    check_type("judge_study", "baseline", baseline, int)
+    check_type("judge_study", "settings", settings, (LedgerSettings, NoneType))
+    if not hasattr(study, "directions"):
+        raise InputError(
+            f"judge_study: study must be a finished study of Optuna; received {quoted(study)}."
+        )
     if len(study.directions) != 1:
         raise InputError(
             f"study: it has {len(study.directions)} objectives, and a ledger judges one metric. "

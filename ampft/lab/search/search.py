@@ -16,7 +16,7 @@ from ampft.arguments.commands import Command, CommandLine, TrainingSettings
 from ampft.arguments.flags import later_wins, parse_duration
 from ampft.arguments.help_text import Help
 from ampft.comparison.settings import SET_BY_COMPARISON
-from ampft.errors import InputError
+from ampft.errors import InputError, check_type
 from ampft.lab.search.search_settings import SearchSettings, parse_rates
 from ampft.precision.modes import BASELINE, canonical_mode
 
@@ -211,6 +211,7 @@ class FinishedSearch:
     def __init__(self, folder: str | Path) -> None:
         from ampft.lab.search.search_record import read_state
 
+        check_type("FinishedSearch", "folder", folder, (str, Path))
         self.folder = Path(folder)  # Folder of the search.
         state = read_state(self.folder)
         if state is None or state.answer is None:
