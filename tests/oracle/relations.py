@@ -432,6 +432,10 @@ def stopped(
         changed = [*product.flags({**settings, name: value}), "--resume_from_checkpoint", "latest"]
         done = product.train([*base, *changed], output, count)
         is_named = name in done.err or REFUSED_AS.get(name, name) in done.err
+        if done.code == 2 and not is_named:  # or it is refused without a training to continue
+            fresh = [*words, "--output_dir", folder / "fresh"]
+            first = product.train([*fresh, *changed[:-2]], folder / "fresh", count)
+            is_named = first.code == 2 and first.err == done.err
         if done.code != 2 or not is_named:
             said = f"exit code {done.code}: {done.err[-600:]}"
             return [Disagreement(f"resumed with another --{name}", said, "a refusal")]
