@@ -21,16 +21,14 @@ from ampft.tasks.outcome import Outcome
 from ampft.tasks.rare_classes import never_predicted_text
 from ampft.tasks.task import Task
 from ampft.text.numbers import counted
-
-EXPLODED = "exploded"
-NEAR_CHANCE = "near_chance"
-ONE_PREDICTION = "one_prediction"
-NEVER_PREDICTED = "never_predicted"
-NOT_BETTER = "not_better_than_chance"
-NEVER_MOVED = "validation_never_moved"
-# Rules that speak of a training that learned nothing or was destroyed. A rare class that is never
-# predicted is none of them: the model may be good at all other rows.
-LEARNED_NOTHING = (EXPLODED, NEAR_CHANCE, ONE_PREDICTION, NOT_BETTER, NEVER_MOVED)
+from ampft.text.warning_names import (
+    EXPLODED,
+    NEAR_CHANCE,
+    NEVER_MOVED,
+    NEVER_PREDICTED,
+    NOT_BETTER,
+    ONE_PREDICTION,
+)
 
 # A loss that rests at chance differs from it by a few percent over some hundred examples; a model
 # that has lost its weights is far above it (1.8 to 15,000 times in `benchmarks/LOG.md`).

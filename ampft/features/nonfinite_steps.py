@@ -15,6 +15,7 @@ from ampft.engine.step import StepOutcome
 from ampft.features.feature import Feature, SavedFeature, StepRecord, Write
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
+from ampft.text.warning_names import FALLING_SCALE, SKIPPED_NONFINITE
 
 # A run with `--on_nonfinite skip` stops at the next such step.
 MAX_SKIPPED = 10
@@ -22,9 +23,6 @@ MAX_SAVED = 3  # each has a copy of the weights
 # A scaler that finds its scale falls a few times at the start, and later about once in 2000 steps,
 # after which it rises again.
 MAX_FALLS = 10
-
-SKIPPED_NONFINITE = "skipped_nonfinite"
-FALLING_SCALE = "falling_loss_scale"
 
 
 @dataclass

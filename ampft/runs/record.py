@@ -14,11 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.errors import InputError
-from ampft.evaluation.sanity import LEARNED_NOTHING
 from ampft.evaluation.simple_methods import SimpleMethodResult
 from ampft.features.decision_figures import FittedPart
 from ampft.features.head_scale import HeadScale
-from ampft.features.nonfinite_steps import FALLING_SCALE, SKIPPED_NONFINITE
 from ampft.features.resources import PeakMemory
 from ampft.features.validations import BestPart as BestPart
 from ampft.features.validations import ValidationPart as ValidationPart
@@ -30,6 +28,7 @@ from ampft.runs.manifest import RECORD_NAME, check_model_files, model_files
 from ampft.runs.redaction import redact_command, redact_secrets, without_secrets
 from ampft.text.escaping import without_credentials
 from ampft.text.json_io import JSONValue, from_json, read_json_object
+from ampft.text.warning_names import NOT_TRAINED_WELL
 
 SCHEMA = 3
 # Contradicted: what ran was not what was requested, such as another precision. Preempted: a signal
@@ -40,9 +39,6 @@ STATUSES = (
     *("diverged", "contradicted", "preempted", "interrupted"),
 )
 NOT_SET = "(not set)"
-# Warnings after which a comparison or a referee cannot judge a model by its training. Others, such
-# as a client that gives other answers, speak of something else.
-NOT_TRAINED_WELL = (*LEARNED_NOTHING, SKIPPED_NONFINITE, FALLING_SCALE)
 
 
 def value_text(value: object) -> str:

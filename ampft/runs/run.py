@@ -22,7 +22,6 @@ from ampft.errors import TrainingStopped
 from ampft.evaluation.compared_methods import compared_methods, decided_as_model
 from ampft.evaluation.evaluate import in_float32
 from ampft.evaluation.sanity import (
-    EXPLODED,
     chance_loss,
     constant_outcome,
     is_destroyed,
@@ -79,6 +78,7 @@ from ampft.runs.run_text import (
 )
 from ampft.tasks.outcome import Outcome
 from ampft.text.terminal import labelled, print_line
+from ampft.text.warning_names import EXPLODED
 
 
 class Run(Loop[Prepared]):

@@ -15,15 +15,10 @@ import ampft.engine.step as step_module
 from ampft.engine.saved_step import StepRandomState, save_step
 from ampft.engine.step import StepOutcome, accumulate_gradient, shared_autocast_cache
 from ampft.errors import InputError, TrainingStopped
-from ampft.features.nonfinite_steps import (
-    FALLING_SCALE,
-    MAX_FALLS,
-    MAX_SKIPPED,
-    SKIPPED_NONFINITE,
-    NonfiniteSkips,
-)
+from ampft.features.nonfinite_steps import MAX_FALLS, MAX_SKIPPED, NonfiniteSkips
 from ampft.own.replay import read_step, replay_step
 from ampft.precision.accelerator import numerics
+from ampft.text.warning_names import FALLING_SCALE, SKIPPED_NONFINITE
 
 pytestmark = pytest.mark.usefixtures("fresh_accelerate")
 
@@ -146,7 +141,7 @@ def test_the_alarm_is_raised_once_when_the_scale_falls_for_long():
     alarms += [watch.add(2 + n, scaled(2.0 ** (15 - n), skipped=True)) for n in range(12)]
     assert alarms == [False] * MAX_FALLS + [True, False, False]
     assert (watch.alarm_step, watch.alarm_scale) == (11, 64.0)
-    assert "to 64 at step 11" in watch.warnings()[FALLING_SCALE]
+    assert "to 64 at step 11" in watch.warnings(are_saved=True)[FALLING_SCALE]
 
 
 def test_a_scale_that_rises_again_raises_no_alarm():
@@ -156,7 +151,7 @@ def test_a_scale_that_rises_again_raises_no_alarm():
         # Nine falls, then a growth.
         scale = 2.0 ** (16 - n % 10) if skipped else 2.0**16
         assert not watch.add(n + 1, scaled(scale, skipped=skipped))
-    assert watch.warnings() == {}
+    assert watch.warnings(are_saved=True) == {}
 
 
 def test_the_number_of_skipped_steps_is_bounded():
@@ -165,7 +160,7 @@ def test_the_number_of_skipped_steps_is_bounded():
         assert watch.may_skip
         watch.add(n + 1, StepOutcome(math.nan, math.nan, None, True, 0.1))
     assert not watch.may_skip
-    assert f"in {MAX_SKIPPED} steps" in watch.warnings()[SKIPPED_NONFINITE]
+    assert f"in {MAX_SKIPPED} steps" in watch.warnings(are_saved=True)[SKIPPED_NONFINITE]
 
 
 # Saving and replaying

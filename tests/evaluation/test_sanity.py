@@ -13,11 +13,6 @@ from ampft.data.dataset import ClassificationData
 from ampft.data.splits import Groups
 from ampft.errors import TrainingStopped
 from ampft.evaluation.sanity import (
-    EXPLODED,
-    NEAR_CHANCE,
-    NEVER_MOVED,
-    NOT_BETTER,
-    ONE_PREDICTION,
     chance_loss,
     constant_outcome,
     is_destroyed,
@@ -30,6 +25,7 @@ from ampft.evaluation.sanity import (
 )
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
+from ampft.text.warning_names import EXPLODED, NEAR_CHANCE, NEVER_MOVED, NOT_BETTER, ONE_PREDICTION
 
 NAMES = ["common", "less", "rare"]
 

@@ -17,13 +17,14 @@ from ampft.engine.ending import TimeLimit
 from ampft.engine.step import StepOutcome
 from ampft.features.early_stopping import EarlyStopping
 from ampft.features.feature import Feature, SavedFeature, StepRecord
-from ampft.features.nonfinite_steps import MAX_SKIPPED, SKIPPED_NONFINITE, NonfiniteStepMonitor
+from ampft.features.nonfinite_steps import MAX_SKIPPED, NonfiniteStepMonitor
 from ampft.features.resources import PeakMemoryMonitor, TrainingClock
 from ampft.features.trackers import TrackerReporting
 from ampft.features.validations import ValidationPart, Validations
 from ampft.features.weights import AveragedWeights
 from ampft.metrics.paired import PairedGain
 from ampft.text.json_io import from_json
+from ampft.text.warning_names import SKIPPED_NONFINITE
 
 STEP = 3
 

@@ -282,7 +282,8 @@ def test_16_bits_do_not_round_the_numbers(tiny_bert):
 
 
 def test_a_model_that_is_no_better_than_the_mean_is_named():
-    from ampft.evaluation.sanity import NEAR_CHANCE, NOT_BETTER, result_warnings
+    from ampft.evaluation.sanity import result_warnings
+    from ampft.text.warning_names import NEAR_CHANCE, NOT_BETTER
 
     good = outcome()
     constant = RegressionPredictions(

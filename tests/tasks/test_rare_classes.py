@@ -19,7 +19,7 @@ from torch.nn import functional
 from ampft.checks.baseline import bag_of_words_model
 from ampft.data.dataset import ClassificationData
 from ampft.evaluation.probe import Rows, fit_regression, with_probed_head
-from ampft.evaluation.sanity import NEVER_PREDICTED, never_predicted_warnings
+from ampft.evaluation.sanity import never_predicted_warnings
 from ampft.evaluation.simple_methods import FREQUENCIES, FROZEN, SimpleMethodResult, answer
 from ampft.metrics.calibration import fit_temperature
 from ampft.metrics.paired import Interval
@@ -31,6 +31,7 @@ from ampft.tasks.single_label import Predictions, SingleLabel
 from ampft.tasks.task import make_task
 from ampft.tasks.task_settings import TaskSettings
 from ampft.tasks.tuning import fit_decisions
+from ampft.text.warning_names import NEVER_PREDICTED
 
 CPU = torch.device("cpu")
 WEIGHTS = np.array([0.5, 1.0, 6.0], dtype=np.float32)
