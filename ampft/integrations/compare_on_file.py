@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,9 @@ def compare_on(
     texts = next((run.texts for run in runs.values() if run.texts), {})
     groups = next((run.groups for run in runs.values() if run.groups), {})
     runs = {name: replace(run, texts=texts, groups=groups) for name, run in runs.items()}
-    classes = {label for run in runs.values() for label in run.labels.values()}
-    classes.update(*(each.record.label_names for each in classifiers.values()))
+    of_models = chain.from_iterable(each.record.label_names for each in classifiers.values())
+    found = {label for run in runs.values() for label in run.labels.values()}
+    classes = list(dict.fromkeys([*of_models, *sorted(found)]))
     for run in runs.values():
         for row, values in run.probabilities.items():
             assert isinstance(values, dict)
@@ -80,6 +82,7 @@ def compare_on(
         metric=metric,
         margin=margin,
         baseline=baseline,
+        label_names=classes,
     )
     path = Path(file)
     sha256 = describe_file(path).sha256
@@ -179,6 +182,7 @@ def _predicted(
         texts=dict(zip(ids, texts, strict=True)) if texts else {},
         groups=dict(zip(ids, groups, strict=True)) if group else {},
         answered={} if found.answered is None else dict(zip(ids, found.answered, strict=True)),
+        is_of_model=True,
     )
     return run, list(map(str, without))
 

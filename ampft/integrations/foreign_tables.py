@@ -64,6 +64,8 @@ class ForeignRun:
     folds: dict[str, str] = field(default_factory=dict)
     # Whether the model would answer the row, by id, of a model with `--abstain`; empty without.
     answered: dict[str, bool] = field(default_factory=dict)
+    # Whether its columns are known to be named rightly, since no person wrote them.
+    is_of_model: bool = False
 
 
 Runs = dict[str, dict[int, ForeignRun]]
