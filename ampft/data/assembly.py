@@ -96,10 +96,12 @@ def assemble(
     conversion_notes: list[str] = []
     if columns.kind in MEDIA:
         rows, conversion_notes = MEDIA[columns.kind].check(rows, columns.inputs[0], columns.kind)
-    digests = exact = {split: _input_digests(part, columns.inputs) for split, part in rows.items()}
+    digests = exact = {
+        split: _input_digests(part.inputs, columns.inputs) for split, part in rows.items()
+    }
     if columns.kind not in MEDIA:
         normal = {
-            split: _input_digests(part, columns.inputs, normalize=True)
+            split: _input_digests(part.inputs, columns.inputs, normalize=True)
             for split, part in rows.items()
         }
         digests = merged_digests(exact, normal)
@@ -140,6 +142,9 @@ def assemble(
         *([] if is_silent else _few_rows_notes(train, of_train)),
     ]
     data = finalize(splits, request, columns.inputs, columns.kind, name, all_notes)
+    is_reduced = any(len(part) < len(splits[split]) for split, part in data.splits.items())
+    if is_reduced and not request.trains_on_evaluated:
+        shared = _shared_with_train(data.splits, columns)
     return replace(
         data,
         shared_with_train=dict.fromkeys(splits.keys() - {"train"}, 0) | shared,
@@ -629,7 +634,7 @@ def _ignored_notes(rows: Mapping[str, LabelledRows], labels: Iterable[str]) -> l
 
 
 def _input_digests(
-    part: LabelledRows, columns: tuple[str, ...], *, normalize: bool = False
+    inputs: Dataset, columns: tuple[str, ...], *, normalize: bool = False
 ) -> DigestArray:
     """Return 64 bits of BLAKE2 for each row's inputs: equal rows have equal digests.
 
@@ -638,7 +643,7 @@ def _input_digests(
     digests is 5e-8.
     """
     digests = bytearray()
-    for values in cells(part.inputs, content_columns(part.inputs, columns)):
+    for values in cells(inputs, content_columns(inputs, columns)):
         digest = hashlib.blake2b(digest_size=8)
         for value in values:
             digest.update(value_bytes(normalized_value(value) if normalize else value))
@@ -658,6 +663,17 @@ def merged_digests(
     merged = np.concatenate([*exact.values()])[first[np.searchsorted(distinct, of_rows)]]
     ends = np.cumsum([len(part) for part in exact.values()])
     return dict(zip(exact, np.split(merged, ends[:-1]), strict=True))
+
+
+def _shared_with_train(splits: Mapping[str, Dataset], columns: DataColumns) -> dict[str, int]:
+    """Return the number of rows of each other split whose inputs `train` has too."""
+    normalize = columns.kind not in MEDIA
+    digests = {
+        split: _input_digests(part, columns.inputs, normalize=normalize)
+        for split, part in splits.items()
+    }
+    train = digests.pop("train")
+    return {split: int(np.isin(each, train).sum()) for split, each in digests.items()}
 
 
 def _shared_rows(

@@ -197,6 +197,7 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         )
         if dataset is None and request.text_columns is None:
             _refuse_addresses(table, inputs)
+        _refuse_unused_delimiter(inputs, columns, request)
         chosen = DataColumns(
             inputs,
             parser,
@@ -216,6 +217,24 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         f" labels from {quoted_list(labels)}."
     )
     return chosen, [note, *notes]
+
+
+def _refuse_unused_delimiter(
+    inputs: Sequence[str], columns: Sequence[str], request: DataRequest
+) -> None:
+    """Refuse text between columns where a pair of texts has none that are joined.
+
+    Of one column, nothing could be meant to be joined.
+    """
+    delimiter = request.text_column_delimiter
+    parts = InputColumns.of(inputs, columns).parts
+    if delimiter == " " or len(inputs) < 2 or any(len(part) > 1 for part in parts):
+        return
+    raise InputError(
+        f"--text_column_delimiter {quoted(delimiter)}: it joins columns, but {quoted_list(inputs)} "
+        f"are the two texts of a pair. To join them, write --text_column_names "
+        f"{JOIN.join(inputs)}; for pairs, remove --text_column_delimiter."
+    )
 
 
 def _label_parser(labels: tuple[str, ...], request: DataRequest, table: SourceTable) -> LabelParser:

@@ -538,6 +538,8 @@ def make_schedule(optimizer: Optimizer, steps: int, settings: ScheduleSettings) 
         return LambdaLR(optimizer, partial(_linear_factor, warmup=warmup, steps=steps))
     from transformers import get_scheduler  # an own loop makes its schedule without it
 
+    if settings.name == "polynomial":  # else it divides by 0 after a warm-up of all steps
+        steps = max(steps, warmup + 1)
     return get_scheduler(
         settings.name, optimizer, num_warmup_steps=warmup, num_training_steps=steps
     )

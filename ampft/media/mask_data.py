@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -187,7 +187,7 @@ def _read_columns(
 
 def check_masks(
     splits: DatasetDict, request: DataRequest, name: str
-) -> tuple[dict[str, Dataset], MaskClasses, list[str], dict[str, int]]:
+) -> tuple[dict[str, Dataset], MaskClasses, list[str]]:
     """Decode every image and mask, and check that they belong together.
 
     Args:
@@ -195,8 +195,7 @@ def check_masks(
         request: The user's choices.
 
     Returns:
-        The splits with `IMAGE_HASH`, `PAIR_HASH` and `PIXELS`; the classes; notes; the number of
-        images of each other split that are training images too.
+        The splits with `IMAGE_HASH`, `PAIR_HASH` and `PIXELS`; the classes; notes.
 
     Raises:
         InputError: A split is empty, an image or a mask cannot be used, or two splits share images
@@ -226,8 +225,8 @@ def check_masks(
         hashed = hashed.add_column(PAIR_HASH, [pair.pair_hash for pair in found])
         checked[split] = hashed.add_column(PIXELS, [pair.pixels for pair in found])
     converted = [f"Images {words}: {count}." for words, count in sorted(conversions.items())]
-    notes, shared = _shared_images(checked, refuse=request.fail_on_leak)
-    return checked, classes, [class_note, *converted, *notes], shared
+    notes = _shared_images(checked, refuse=request.fail_on_leak)
+    return checked, classes, [class_note, *converted, *notes]
 
 
 def _refuse_one_class(train: Sequence[_Pair], classes: MaskClasses, name: str) -> None:
@@ -324,16 +323,12 @@ def _refuse(problems: Sequence[tuple[str, str]], hint: str = "") -> None:
     raise InputError(f"{place}: {reason}. {hint or 'Fix or remove it.'}{more}")
 
 
-def _shared_images(
-    splits: Mapping[str, Dataset], *, refuse: bool
-) -> tuple[list[str], dict[str, int]]:
-    notes, of_train = [], {}
+def _shared_images(splits: Mapping[str, Dataset], *, refuse: bool) -> list[str]:
+    notes = []
     images = {split: part[IMAGE_HASH][:] for split, part in splits.items()}
     for first, second in combinations(sorted(images, key=lambda split: split != "train"), 2):
         known = frozenset(images[first])
         shared = sum(image in known for image in images[second])
-        if first == "train":
-            of_train[second] = shared
         if shared:
             note = f"{shared} of {len(images[second])} {second} images are in {first} too"
             if refuse:
@@ -341,7 +336,7 @@ def _shared_images(
                     f"--fail_on_leak: {note}. Remove these images from one of the splits."
                 )
             notes.append(f"{note}. With --fail_on_leak this is an error.")
-    return notes, of_train
+    return notes
 
 
 def with_labelled_pixels(train: Dataset) -> tuple[Dataset, list[str]]:
@@ -385,12 +380,14 @@ class _LabelsOfSplits:
     """Checked masks as the labels of splits, see `assembly.PartLabels`."""
 
     classes: MaskClasses
+    images: dict[str, list[bytes]] = field(default_factory=dict)  # hash of each image, by split
 
     def fingerprint(self, part: Dataset) -> str:
         return mask_fingerprint(part, self.classes)
 
     def of_part(self, part: Dataset, name: str, split: str) -> tuple[Masks, Dataset]:
         masks = masks_of(part, self.classes, name, split)
+        self.images[split] = part[IMAGE_HASH][:]
         return masks, part.remove_columns([IMAGE_HASH, PAIR_HASH, PIXELS])
 
 
@@ -420,7 +417,7 @@ def assemble_masks(
     Raises:
         InputError: `check_masks` or `missing_splits` rejects the data.
     """
-    parts, classes, check_notes, shared = check_masks(splits, request, name)
+    parts, classes, check_notes = check_masks(splits, request, name)
     hashes = [int.from_bytes(value[:8], "little") for value in parts["train"][IMAGE_HASH][:]]
     images = np.array(hashes, dtype=np.uint64)
     all_splits, split_notes = with_missing_splits(parts, None, images, request)
@@ -428,5 +425,8 @@ def assemble_masks(
     all_notes = [*notes, *check_notes, *split_notes, *empty_notes]
     labels = _LabelsOfSplits(classes)
     data = finalize(all_splits, request, (IMAGE,), KIND, name, all_notes, labels)
-    made = dict.fromkeys(all_splits.keys() - {"train"}, 0)
-    return replace(data, shared_with_train=made | shared)
+    trained = frozenset(labels.images.pop("train"))
+    shared = {
+        split: sum(each in trained for each in found) for split, found in labels.images.items()
+    }
+    return replace(data, shared_with_train=shared)

@@ -329,12 +329,17 @@ def _check_words(drawn: Drawn, run: RunFolder, rows: Kept) -> list[Disagreement]
     return found
 
 
+def spelling(case: Case, drawn: Drawn, row: dict[str, Any]) -> str:
+    """Return the input of a row without differences in case, punctuation and spaces."""
+    text = str(text_of(case, drawn, row))
+    return "".join(filter(str.isalnum, text.casefold())) or text
+
+
 def overlaps(case: Case, drawn: Drawn) -> bool:
     """Return whether two splits share inputs, in any spelling, or groups."""
 
     def spelled(split: str) -> set[str]:
-        texts = [str(text_of(case, drawn, row)) for _, row in kept_rows(case, drawn, split)]
-        return {"".join(filter(str.isalnum, text.casefold())) for text in texts}
+        return {spelling(case, drawn, row) for _, row in kept_rows(case, drawn, split)}
 
     names = ("train", "validation", "test")
     splits = [spelled(split) for split in names]
@@ -350,7 +355,7 @@ def _check_overlap(
     case: Case, drawn: Drawn, run: RunFolder, rows: dict[str, Kept]
 ) -> list[Disagreement]:
     """Count the rows whose inputs training has too."""
-    keys = {split: [text_of(case, drawn, row) for _, row in kept] for split, kept in rows.items()}
+    keys = {split: [spelling(case, drawn, row) for _, row in kept] for split, kept in rows.items()}
     trained = Counter(keys["train"])
     oracle = {split: sum(key in trained for key in keys[split]) for split in ("test", "validation")}
     return compare("run.json: shared_with_train", run.record["data"]["shared_with_train"], oracle)

@@ -118,7 +118,7 @@ OF_ANSWERS = (
     *("max_seq_length", "long_text", "stride", "feature_columns", "weight_column", "threshold"),
     *("weighted_metrics", "drop_missing_text", "drop_missing_labels", "ignore_label", "id_column"),
     *("group_column", "encoding", "label_separator", "label_order", "padding", "token_buckets"),
-    "sheet_name",
+    *("sheet_name", "text_column_delimiter", "mixed_precision"),
     *("max_predict_samples", "data_seed"),
 )
 
@@ -127,7 +127,9 @@ def evaluate_only(trained: Trained, words: list[object], settings: Settings) -> 
     """The finished model, evaluated again without training."""
     case, drawn, run = trained
     fitted = {"calibrate", "tune_thresholds", "abstain", *HELD_OUT} & set(settings)
-    if fitted or case.processes > 1:
+    # Adapters are merged for an evaluation, which rounds otherwise.
+    is_rounded = "lora_r" in settings and case.precision != "fp32"
+    if fitted or is_rounded or case.processes > 1:
         return []
     output = drawn.model.parent / "evaluated"
     kept = {name: value for name, value in settings.items() if name in OF_ANSWERS}
@@ -283,8 +285,10 @@ def from_a_file(trained: Trained, words: list[object], settings: Settings) -> li
     """The settings in a file for `--config`."""
     drawn = trained[1]
     path = drawn.model.parent / "settings.json"
-    path.write_text(json.dumps(dict(settings)))
-    return _again("from a file", trained, drawn, [*words, "--config", path], {})
+    # Beside the columns on the command line, which it says to join.
+    beside = {k: v for k, v in settings.items() if k == "text_column_delimiter"}
+    path.write_text(json.dumps({k: v for k, v in settings.items() if k not in beside}))
+    return _again("from a file", trained, drawn, [*words, "--config", path], beside)
 
 
 def renamed_labels(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:

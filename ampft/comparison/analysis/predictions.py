@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.comparison.analysis.learned_nothing import result_of_gate, signs_of_no_learning
-from ampft.comparison.analysis.run_predictions import BINS, Cases, RunPredictions, rows_differ
+from ampft.comparison.analysis.run_predictions import (
+    BINS,
+    Cases,
+    RunPredictions,
+    numbers_differ,
+    rows_differ,
+)
 from ampft.comparison.analysis.stamps import group_stamps
 from ampft.comparison.analysis.subgroup_losses import class_differences, with_subgroup_losses
 from ampft.comparison.findings import (
@@ -250,18 +256,24 @@ def _flips(
 ) -> ChangedPredictions:
     """Count changed predictions seed by seed, and choose a few examples."""
     pairs = list(zip(predictions.in_mode, baseline.in_mode, strict=True))
-    flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
+    if cases.class_names:
+        flipped = np.stack([rows_differ(arm.choices, base.choices) for arm, base in pairs])
+    else:  # labels are numbers
+        spread = float(np.std(cases.truth))
+        flipped = np.stack(
+            [numbers_differ(arm.choices, base.choices, spread) for arm, base in pairs]
+        )
     gained = [int((arm.correct & ~base.correct).sum()) for arm, base in pairs]
     lost = [int((base.correct & ~arm.correct).sum()) for arm, base in pairs]
     both = [int((arm.correct & base.correct).sum()) for arm, base in pairs]
     per_seed = flipped.sum(axis=1).tolist()
     closer: list[int] = []
     farther: list[int] = []
-    if not cases.class_names:  # labels are numbers
-        for arm, base in pairs:
+    if not cases.class_names:
+        for (arm, base), differs in zip(pairs, flipped, strict=True):
             errors, base_errors = (np.abs(each.choices - cases.truth) for each in (arm, base))
-            closer.append(int((errors < base_errors).sum()))
-            farther.append(int((errors > base_errors).sum()))
+            closer.append(int((differs & (errors < base_errors)).sum()))
+            farther.append(int((differs & (errors > base_errors)).sum()))
     return ChangedPredictions(
         per_seed=tuple(per_seed),
         mean=float(np.mean(per_seed)),

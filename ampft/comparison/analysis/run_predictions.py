@@ -24,6 +24,7 @@ from ampft.text.escaping import inert
 
 PREDICTIONS_FP32_NAME = "predictions_fp32.parquet"
 METRIC_TOLERANCE = 1e-9  # relative; metrics are functions of counts and so nearly exact
+ROUNDING = 1e-5  # share of a number, or of the spread of the labels
 BINS = 10  # of the calibration chart; the calibration error uses the 15 bins of the run's report
 
 
@@ -168,6 +169,19 @@ def _check_recorded(
 def rows_differ(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Return (n,) whether the rows of two (n, ...) arrays differ."""
     return (one != other).reshape(len(one), -1).any(axis=1)
+
+
+def numbers_differ(
+    one: npt.NDArray[Any], other: npt.NDArray[Any], spread: float
+) -> npt.NDArray[np.bool_]:
+    """Return (n,) whether two (n,) arrays of numbers differ by more than rounding in float32.
+
+    Args:
+        one: Numbers.
+        other: Numbers in the same order.
+        spread: Standard deviation of the labels.
+    """
+    return ~np.isclose(one, other, rtol=ROUNDING, atol=ROUNDING * spread)
 
 
 def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:

@@ -10,6 +10,7 @@ from ampft.comparison.findings import (
     ArmResult,
     ChangedPredictions,
     Comparison,
+    FlippedExample,
     MetricInfo,
     MetricOverSeeds,
 )
@@ -163,31 +164,39 @@ def changed(comparison: Comparison) -> Iterator[Table]:
         )
     for arm, flips in arms:
         if flips.examples:
-            yield Table(
-                title=f"Examples that {arm.name} changes, with predictions and confidence"
-                if is_one
-                else f"Examples that {arm.name} changes for the largest number of seeds, with "
-                "predictions and confidence at the first of these seeds",
-                header=(
-                    *("example", "label", Name(base, "arm"), Name(arm.name, "arm"), "input"),
-                    *(f"confidence of {base}", f"confidence of {arm.name}"),
-                    *([] if is_one else ["seeds"]),
-                ),
-                rows=[
-                    (
-                        f"{each.example_id}",
-                        *(Name(each.label), Name(each.baseline), Name(each.arm)),
-                        Name(each.text) if each.text else "",
-                        *(
-                            or_dash(each.baseline_confidence, percent),
-                            or_dash(each.arm_confidence, percent),
-                        ),
-                        *([] if is_one else [f"{each.seeds}"]),
-                    )
-                    for each in flips.examples
-                ],
-                left=5,
-            )
+            yield _changed_examples(arm.name, base, flips.examples, is_one=is_one)
+
+
+def _changed_examples(
+    name: str, base: str, examples: Sequence[FlippedExample], *, is_one: bool
+) -> Table:
+    """Return examples whose predictions change, with their confidence where there is one."""
+    has_confidence = any(
+        each.arm_confidence is not None or each.baseline_confidence is not None for each in examples
+    )
+    shown = "predictions and confidence" if has_confidence else "predictions"
+    title = f"Examples that {name} changes, with {shown}"
+    if not is_one:
+        title = (
+            f"Examples that {name} changes for the largest number of seeds, with {shown} at the "
+            "first of these seeds"
+        )
+    header: list[Cell] = ["example", "label", Name(base, "arm"), Name(name, "arm"), "input"]
+    if has_confidence:
+        header += [f"confidence of {base}", f"confidence of {name}"]
+    if not is_one:
+        header += ["seeds"]
+    rows = []
+    for each in examples:
+        text = Name(each.text) if each.text else ""
+        row: list[Cell] = [f"{each.example_id}", Name(each.label)]
+        row += [Name(each.baseline), Name(each.arm), text]
+        if has_confidence:
+            row += [or_dash(v, percent) for v in (each.baseline_confidence, each.arm_confidence)]
+        if not is_one:
+            row += [f"{each.seeds}"]
+        rows.append(row)
+    return Table(title=title, header=header, rows=rows, left=5)
 
 
 def _sides_of_changes(

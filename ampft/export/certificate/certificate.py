@@ -184,13 +184,14 @@ class ClassCheck:
     """What the examples of one class show."""
 
     name: str  # The class.
-    rows: int  # Number of its cases.
+    rows: int  # Number of its examples.
+    groups: int | None = None  # Number of their groups; None if the examples are independent.
     lost: int  # Number that only the model predicts correctly.
     gained: int  # Number that only the artifact predicts correctly.
-    # Largest share of the class that the artifact may lose by these cases (one-sided 95 %).
+    # Largest share of the class that the artifact may lose by these examples (one-sided 95 %).
     hidden_loss: float
     # "kept" (a loss of `class_margin` is excluded), "worse" (its F1 falls beyond chance), "too few"
-    # (with so few cases, no result could have excluded it) or "open".
+    # (with so few examples or groups, no result could have excluded it) or "open".
     status: Annotated[str, one_of((KEPT, WORSE, OPEN, TOO_FEW))]
 
 

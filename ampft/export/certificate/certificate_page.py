@@ -208,17 +208,19 @@ def class_table(certificate: Certificate) -> Table:
     """Return what the examples of each class show."""
     limit = percent(certificate.class_margin)
     figures = {each.name: each for each in certificate.arm.classes}
+    has_groups = any(each.groups is not None for each in certificate.classes)
     return Table(
         title="What the examples of each class show",
         header=(
-            *("class", "result", "examples", "harmful", "beneficial"),
-            *("F1, points", "largest loss not excluded"),
+            *("class", "result", "examples", *(["groups"] if has_groups else [])),
+            *("harmful", "beneficial", "F1, points", "largest loss not excluded"),
         ),
         rows=[
             (
                 Name(each.name),
                 CLASS_WORDS[each.status],
                 f"{each.rows:,}",
+                *([f"{each.groups:,}"] if each.groups is not None else []),
                 f"{each.lost:,}",
                 f"{each.gained:,}",
                 or_dash(figures[each.name].f1_difference, points),
@@ -228,7 +230,8 @@ def class_table(certificate: Certificate) -> Table:
         ],
         note=f"Kept: a loss of {limit} of the class is excluded (one-sided, 95 %). Falls: its F1 "
         "falls beyond chance, after Holm's correction over the classes. Not tested: with so few "
-        f"examples, even unchanged predictions exclude no loss of {limit}. Open: neither is shown.",
+        f"examples, even unchanged predictions exclude no loss of {limit}. Open: neither is shown."
+        + (" A group of examples, such as equal inputs, counts once." if has_groups else ""),
         left=2,
     )
 
@@ -335,8 +338,11 @@ def page(certificate: Certificate) -> str:
 
 def _sections(certificate: Certificate) -> list[Section]:
     comparison = certificate.comparison
-    classes = _with_loss_strips(class_table(certificate), certificate.classes)
-    intervals = prediction_tables.class_intervals(comparison, limit=None)
+    classes = []
+    if certificate.classes:  # labels that are numbers have none
+        table = _with_loss_strips(class_table(certificate), certificate.classes)
+        intervals = prediction_tables.class_intervals(comparison, limit=None)
+        classes = [Section("classes", "Classes", [table, *_folded("Intervals of F1", intervals)])]
     metrics = prediction_tables.metrics(comparison)
     hashes = {
         "SHA-256 of the artifact": certificate.artifact_sha256,
@@ -348,7 +354,7 @@ def _sections(certificate: Certificate) -> list[Section]:
     hashed = [(f"{name}: ", code_of.format(isolated(value))) for name, value in hashes.items()]
     return [
         Section("measured", "What was measured", [_facts(certificate)]),
-        Section("classes", "Classes", [classes, *_folded("Intervals of F1", intervals)]),
+        *classes,
         Section(
             "changed",
             "Changed predictions",

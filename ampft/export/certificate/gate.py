@@ -173,7 +173,8 @@ def _class_check(
         status = TOO_FEW
     return ClassCheck(
         name=figures.name,
-        rows=count,
+        rows=len(rows),
+        groups=None if ids is None else count,
         lost=int((before & ~after).sum()),
         gained=int((after & ~before).sum()),
         hidden_loss=hidden,
