@@ -19,6 +19,7 @@ from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import IntArray, Outcome, TunableOutcome
 
 FloatArray = npt.NDArray[np.float64]
+LOGIT_ROUNDING = 4e-6  # of a logit in float32, in batches of other sizes
 NEVER = float(np.nextafter(np.float32(1), np.float32(2)))  # no probability reaches it
 
 
@@ -31,7 +32,8 @@ def best_threshold(
     """Return the threshold of a label that is best for a target.
 
     Of equally good thresholds, it is the nearest to 0.5. With a precision that no prediction
-    reaches, it is above 1, so that the label is never predicted.
+    reaches, it is above 1, so that the label is never predicted. Probabilities that only rounding
+    tells apart are on the same side.
 
     Args:
         has: (n,) whether an example has the label.
@@ -45,10 +47,10 @@ def best_threshold(
     order = np.argsort(-probabilities, kind="stable")
     scores = probabilities[order].astype(np.float64)
     following = np.append(scores[1:], 0.0 if scores[-1] > 0 else -1.0)
-    # Between two probabilities, unless float32 has nothing between them.
-    middles = np.float32((scores + following) / 2).astype(np.float64)
-    thresholds = np.where(middles > following, middles, scores)
-    is_possible = scores > following
+    thresholds = np.float32((scores + following) / 2).astype(np.float64)
+    # What only rounding tells apart would be decided otherwise in a batch of another size.
+    is_possible = scores - following > _rounding(scores)
+    is_possible[-1] = True  # every row is predicted
     # First the threshold above all probabilities, at which nothing is predicted.
     none = max(float(np.float32((1 + scores[0]) / 2)), float(np.nextafter(scores[0], 2, dtype="f")))
     thresholds = np.append(none, thresholds[is_possible])
@@ -59,6 +61,12 @@ def best_threshold(
     if target.name == "precision" and predicted[best].max() == 0:
         return NEVER
     return float(min(thresholds[best], key=lambda threshold: abs(threshold - 0.5)))
+
+
+def _rounding(probabilities: FloatArray) -> FloatArray:
+    """Return how far rounding moves probabilities: by that of a logit in float32, and their own."""
+    steps = np.spacing(probabilities.astype(np.float32)).astype(np.float64)
+    return LOGIT_ROUNDING * probabilities * (1 - probabilities) + 2 * steps
 
 
 def _goodness(

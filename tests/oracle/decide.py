@@ -178,11 +178,15 @@ def check_fitted(case: Case, drawn: Drawn, run: RunFolder) -> list[Disagreement]
     for column, bound in columns.items():
         if has[:, column].any():
             own = sorted(shares[:, column])
-            middles = [(a + b) / 2 for a, b in itertools.pairwise(own)]
+            # What rounding tells apart is no choice.
+            middles = [(a + b) / 2 for a, b in itertools.pairwise(own) if b - a > 1e-5 * b]
             candidates = [own[0] / 2, *middles, (1 + own[-1]) / 2, 1.1]
             best = max(goodness(case, has[:, column], shares[:, column], c) for c in candidates)
             got = goodness(case, has[:, column], shares[:, column], bound)
-            found += compare(f"goodness of the threshold of {names[column]}", got, best, 1e-9)
+            what = f"goodness of the threshold of {names[column]}"
+            found += compare(what, got, max(got, best), 1e-9)
+            near = min(abs(share - bound) for share in own)
+            found += compare(f"{what}: no share lies at it", near > 1e-8, True)
     return found
 
 
