@@ -149,6 +149,7 @@ def _traced_inputs(
         model_inputs(reader.collate(list(zip(*rows, strict=True))))
         for rows in (samples[:2], samples)
     )
+    small = _shortened(small, large)
     names = {(len(samples[:2]), len(samples)): torch.export.Dim("batch")}
     axes: Axes = {}
     for name, value in small.items():
@@ -159,6 +160,23 @@ def _traced_inputs(
             names.setdefault(pair, torch.export.Dim(label))
         axes[name] = {axis: names[pair] for axis, pair in varying.items()}
     return small, axes
+
+
+def _shortened(small: dict[str, Tensor], large: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a batch without its first tokens where `--max_seq_length` cut both to one length.
+
+    Else the length would be fixed in the graph. The last token may be one that the model reads its
+    answer at.
+    """
+    if "input_ids" not in small:
+        return small
+    width = small["input_ids"].shape[1]
+    if width < 3 or width != large["input_ids"].shape[1]:
+        return small
+    return {
+        name: value[:, 1:].contiguous() if value.dim() > 1 and value.shape[1] == width else value
+        for name, value in small.items()
+    }
 
 
 def write_onnx(model: nn.Module, inputs: Mapping[str, Tensor], axes: Axes, path: Path) -> None:
