@@ -431,7 +431,8 @@ def stopped(
         return [] if done.code == 0 else [Disagreement("stopped by a signal", said, 75)]
     free = {name: value for name, value in case.change.items() if name in FREE}
     for name, value in case.change.items():
-        if name in FREE or settings.get(name) == value:
+        # Nothing changes where it is the default.
+        if name in FREE or value in (settings.get(name), run.record["arguments"].get(name)):
             continue
         changed = [*product.flags({**settings, name: value}), "--resume_from_checkpoint", "latest"]
         done = product.train([*base, *changed], output, count)
