@@ -99,7 +99,7 @@ def split_off(
         labels: (n,) class of each row.
         groups: (n,) equal for rows with equal inputs, which must not be in both parts. A group has
             the class of its first row.
-        count: Number of groups in the second part, unless that takes the last row of a class.
+        count: Number of groups in the second part; fewer where that takes the last row of a class.
 
     Returns:
         Row indices of the first and of the second part, ascending. Each class keeps a row in the
@@ -108,6 +108,11 @@ def split_off(
     _, firsts, membership = np.unique(groups, return_index=True, return_inverse=True)
     second = stratified_choice(labels[firsts], count, seed=seed, leave_one=True)
     is_second = np.isin(membership, second)
+    # A class may occur only in groups of which another is the first row's.
+    for missing in np.setdiff1d(labels, labels[~is_second]):
+        holders, sizes = np.unique(membership[is_second], return_counts=True)
+        has = np.isin(holders, membership[labels == missing])
+        is_second &= membership != holders[has][sizes[has].argmin()]
     return np.flatnonzero(~is_second), np.flatnonzero(is_second)
 
 

@@ -46,6 +46,18 @@ def test_equal_texts_stay_together_and_every_class_stays_in_training():
     assert set(labels[first].tolist()) == set(labels.tolist())
 
 
+def test_a_class_that_occurs_only_in_the_groups_of_others_stays_in_training():
+    """A group has the class of its first row, so that no class would be left behind by class."""
+    labels = np.array([0, 0, 0, 0, 1, 2] * 10)
+    groups = np.repeat(np.arange(10), 6).astype(np.uint64)
+    labels[12 + 5 :: 6] = 0  # the class 2 is in the groups 0 and 1 only
+    for seed in range(20):
+        first, second = split_off(labels, groups, 5, seed=seed)
+        assert {*labels[first].tolist()} == {0, 1, 2}
+        assert not {*groups[first].tolist()} & {*groups[second].tolist()}
+        assert len({*groups[second].tolist()}) in (4, 5)
+
+
 def test_a_class_of_one_row_stays_in_training():
     labels, groups = np.array([0] * 9 + [1]), np.arange(10, dtype=np.uint64)
     for seed in range(10):

@@ -379,6 +379,9 @@ def _refusal_of_rows(case: Case, drawn: Drawn) -> str:
         labels = {str(row["label"]) for row in named_rows(case, drawn)}
         if len(labels) < 2:
             return "one class"
+        weights = str(case.settings.get("class_weights", "")).split(",")
+        if len(weights) > 1 and len(weights) != len(labels):
+            return "weights of other classes"
         for split in ("validation", "test"):
             others = {str(row["label"]) for _, row in kept_rows(case, drawn, split)}
             if not others <= labels:

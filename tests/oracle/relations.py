@@ -172,9 +172,11 @@ def classifier(trained: Trained, words: list[object], settings: Settings) -> lis
     rows = {split: [row for _, row in kept_rows(case, drawn, split)] for split in ("train", "test")}
     texts = {split: [row["text"] for row in rows[split]] for split in rows}
     labels = {split: [row["label"] for row in rows[split]] for split in rows}
-    if case.task == "text" and len(set(map(str, labels["train"]))) < 2:  # refused
-        return []
     column, classes = settings.get("weight_column"), run.record["label_names"]
+    learned = len(set(map(str, labels["train"])))
+    # Refused: a class, or too few rows to hold some out. Else the model is one of other classes.
+    if case.task == "text" and learned != len(classes) or len(labels["train"]) < 10:
+        return []
     output = drawn.model.parent / "classifier"
     kind: Any = ampft.Classifier if case.task == "text" else ampft.Regressor
     given = {name: settings[name] for name in OF_ESTIMATOR if name in settings}
