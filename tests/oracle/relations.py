@@ -175,7 +175,7 @@ def classifier(trained: Trained, words: list[object], settings: Settings) -> lis
     column, classes = settings.get("weight_column"), run.record["label_names"]
     learned = len(set(map(str, labels["train"])))
     # Refused: a class, or too few rows to hold some out. Else the model is one of other classes.
-    if case.task == "text" and learned != len(classes) or len(labels["train"]) < 10:
+    if (case.task == "text" and learned != len(classes)) or len(labels["train"]) < 10:
         return []
     output = drawn.model.parent / "classifier"
     kind: Any = ampft.Classifier if case.task == "text" else ampft.Regressor
