@@ -368,6 +368,11 @@ def refusal_of(case: Case, drawn: Drawn) -> str:
     return _refusal_of_rows(case, drawn)
 
 
+def _has_other_weights(case: Case, classes: int) -> bool:
+    weights = str(case.settings.get("class_weights", "")).split(",")
+    return len(weights) > 1 and len(weights) != classes
+
+
 def _refusal_of_rows(case: Case, drawn: Drawn) -> str:
     """Return why the rows of a case cannot be trained on; empty if they can."""
     rows = kept_rows(case, drawn, "train")
@@ -377,11 +382,8 @@ def _refusal_of_rows(case: Case, drawn: Drawn) -> str:
         if limit is not None and limit < len({str(row["label"]) for _, row in everything}):
             return "fewer rows than classes"
         labels = {str(row["label"]) for row in named_rows(case, drawn)}
-        if len(labels) < 2:
-            return "one class"
-        weights = str(case.settings.get("class_weights", "")).split(",")
-        if len(weights) > 1 and len(weights) != len(labels):
-            return "weights of other classes"
+        if len(labels) < 2 or _has_other_weights(case, len(labels)):
+            return "one class, or weights of others"
         for split in ("validation", "test"):
             others = {str(row["label"]) for _, row in kept_rows(case, drawn, split)}
             if not others <= labels:
