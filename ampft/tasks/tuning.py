@@ -47,7 +47,7 @@ def best_threshold(
     order = np.argsort(-probabilities, kind="stable")
     scores = probabilities[order].astype(np.float64)
     following = np.append(scores[1:], 0.0 if scores[-1] > 0 else -1.0)
-    thresholds = np.float32((scores + following) / 2).astype(np.float64)
+    thresholds = ((scores + following) / 2).astype(np.float32).astype(np.float64)
     # What only rounding tells apart would be decided otherwise in a batch of another size.
     is_possible = scores - following > _rounding(scores)
     is_possible[-1] = True  # every row is predicted
