@@ -123,6 +123,20 @@ def test_limits_keep_all_classes_of_a_sorted_file(tmp_path):
     assert any(note.startswith("--max_train_samples: 6 of 70") for note in data.notes)
 
 
+def test_rows_that_are_shared_with_training_are_counted_among_those_that_are_kept(tmp_path):
+    files = {}
+    for split, first in (("train", 0), ("test", 20)):
+        rows = [f"Row {i},{'ab'[i % 2]}" for i in range(first, first + 40)]
+        files[f"{split}_file"] = str(tmp_path / f"{split}.csv")
+        (tmp_path / f"{split}.csv").write_text("\n".join(["text,label", *rows]))
+    limits = {"max_train_samples": 20, "max_predict_samples": 10}
+    data = load_data(DataRequest(**files, validation_fraction=0, **limits))
+    kept = {split: {*part["text"]} for split, part in data.splits.items()}
+    shared = len(kept["train"] & kept["test"])
+    assert 0 < shared < 10, "otherwise nothing is tested"
+    assert data.shared_with_train == {"test": shared}
+
+
 @pytest.mark.parametrize(
     ("own", "options", "flag"),
     [

@@ -70,6 +70,14 @@ def test_the_linear_schedule_rises_over_the_warm_up_and_falls_to_zero(settings, 
     assert rates(ScheduleSettings(**settings)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("name", ["linear", "polynomial", "cosine", "cosine_with_restarts"])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_warm_up_of_all_steps_only_rises(name, steps):
+    """transformers' polynomial schedule divides by 0 after its last step."""
+    expected = [PEAK * step / steps for step in range(steps)]
+    assert rates(ScheduleSettings(name, warmup_ratio=1.0), steps) == pytest.approx(expected)
+
+
 def test_the_cosine_schedule_is_half_a_cosine():
     expected = [PEAK * (1 + math.cos(math.pi * step / STEPS)) / 2 for step in range(STEPS)]
     assert rates(ScheduleSettings("cosine")) == pytest.approx(expected)

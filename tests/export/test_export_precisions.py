@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from exported import artifact_of, logits_of_run, rows
@@ -369,3 +371,24 @@ def test_logits_that_are_not_finite_are_refused(text_run, tmp_path):
     with pytest.raises(InputError, match="predictions of this fp32 artifact are not finite"):
         artifact.logits(TEXTS[:1], 1)
     assert np.isfinite(logits_of_run(text_run, [TEXTS[:1]])).all()
+
+
+def test_the_length_varies_where_the_samples_are_all_cut_to_one(text_run, tmp_path):
+    short = shutil.copytree(text_run, tmp_path / "short")
+    contract = json.loads((short / "decision.json").read_text())
+    contract["tokenization"]["max_length"] = 4  # the samples have more words
+    (short / "decision.json").write_text(json.dumps(contract))
+    request = ExportRequest(run=short, format="onnx", precision="fp32", output_dir=tmp_path / "new")
+    source = load_source(request, read_record(text_run))
+    assert {*source.axes["input_ids"]} == {0, 1}, "the batch and the length"
+    source.write_graph(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    for length in (2, 4):
+        tokens = torch.full((3, length), 5)
+        given = {name: tokens if name == "input_ids" else tokens * 0 for name in source.inputs}
+        given["attention_mask"] = torch.ones_like(tokens)
+        given = {name: given[name] for name in source.inputs}
+        (logits,) = session.run(None, {name: value.numpy() for name, value in given.items()})
+        with torch.no_grad():
+            expected = source.model(**given).logits.numpy()
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)

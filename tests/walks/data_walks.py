@@ -292,6 +292,13 @@ WALKS: dict[str, Walk] = {
         (Remedy("Rename it", add="--label_column_name p,q", without="--label_column_name p=1,q",
                 files={"t.csv": "text,p,q\nx,a,1\ny,b,0\n"}),),
     ),
+    "a delimiter that joins nothing": Walk(
+        {"t.csv": "a,b,label\nx,y,p\nu,v,q\n", "c.yaml": 'text_column_delimiter: "; "\n'},
+        f"{FILE} --text_column_names a,b --config c.yaml",
+        (Remedy("write --text_column_names a+b", add="--text_column_names a+b",
+                without="--text_column_names a,b"),
+         Remedy("for pairs, remove --text_column_delimiter", files={"c.yaml": "seed: 1\n"})),
+    ),
     "no column of texts": Walk(
         {"t.csv": "body,head,label\nx,h,a\ny,i,b\n"}, FILE,
         (Remedy("Pass the right one", add="--text_column_names body"),
