@@ -135,6 +135,8 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Constant(not value)
         case ast.Constant(value=int(value) | float(value)):
             yield ast.Constant(value + 1)
+        case ast.Return(value=ast.Constant(value=None | False)):
+            return  # the same, or as false; `True` is tried by itself
         case ast.Return(value=ast.expr()):
             yield ast.Return(ast.Constant(None))
         case ast.Expr(value=ast.Call()) | ast.AugAssign():
@@ -144,11 +146,16 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _other_arguments(call: ast.Call) -> Iterator[ast.Call]:
-    for index in range(len(call.keywords)):
+    for index, keyword in enumerate(call.keywords):
+        if keyword.arg == "strict":  # a guard that no right program meets
+            continue
         fewer = copy.deepcopy(call)
         del fewer.keywords[index]
         yield fewer
-    if len(call.args) > 1 and not any(isinstance(each, ast.Starred) for each in call.args[:2]):
+    has_order = ast.unparse(call.func) not in ("max", "min")
+    first, *others = map(ast.dump, call.args[:2]) if call.args else ("",)
+    is_starred = any(isinstance(each, ast.Starred) for each in call.args[:2])
+    if others and others != [first] and has_order and not is_starred:
         swapped = copy.deepcopy(call)
         swapped.args[:2] = swapped.args[1::-1]
         yield swapped
