@@ -22,7 +22,8 @@ from ampft.decision import CONTRACT_NAME, Abstention, Contract, Decisions
 from ampft.errors import InputError
 from ampft.files import describe_file
 from ampft.integrations.compare_on_file import compare_on
-from ampft.integrations.foreign_predictions import compare_tables
+from ampft.integrations.foreign_predictions import compare_rows, compare_tables
+from ampft.integrations.foreign_tables import ForeignRun
 from ampft.kinds.prediction import PredictRequest
 from ampft.runs.predict import predict_file
 
@@ -199,3 +200,22 @@ def test_rows_that_a_model_would_not_answer_are_counted(models, today):
     (new / CONTRACT_NAME).write_text(replace(contract, rule=rule).text())
     texts = " ".join(remark_texts(compare_on(str(today), [old, new]).stamps))
     assert "would answer 0 of 90; here all are scored" in texts
+
+
+def test_a_threshold_may_give_all_rows_one_class():
+    """A table that a person wrote is refused, because its columns may be in another order."""
+
+    def runs(*, is_of_model):
+        one = ForeignRun("a.csv", has_probabilities=True, is_of_model=is_of_model)
+        for row in map(str, range(20)):
+            one.ids[row] = None
+            one.labels[row], one.predictions[row] = "ab"[int(row) % 2], "a"
+            one.probabilities[row] = {"a": 0.4, "b": 0.6}
+        other = replace(one, origin="b.csv", predictions=dict.fromkeys(one.ids, "b"))
+        return {"old": {0: one}, "new": {0: other}}
+
+    found = compare_rows(runs(is_of_model=True))
+    assert [arm.metrics["accuracy"].mean for arm in found.arms] == [0.5, 0.5]
+    assert found.arms[1].flips.mean == 20
+    with pytest.raises(InputError, match="contradict each other in 20 examples"):
+        compare_rows(runs(is_of_model=False))
