@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampft.decision import PROMISE_CONFIDENCE
+from ampft.metrics.rounding import probability_rounding
 
 CONFIDENCE = PROMISE_CONFIDENCE
 STEPS = 20  # of the sequence, if it begins with no row and ends with all
@@ -100,7 +101,8 @@ def p_value(wrong: int, answered: int, error: float) -> float:
 def candidate_confidences(confidence: FloatArray, correct: BoolArray, error: float) -> list[float]:
     """Return the confidences to test, in their order; the last one answers every row.
 
-    The first is where the rows give the lowest p-value; each further one answers a `STEPS`-th more
+    Each is just below a row's, so that rounding does not decide about this row. The first is where
+    the rows give the lowest p-value; each further one answers a `STEPS`-th more
     of them.
 
     Args:
@@ -109,7 +111,10 @@ def candidate_confidences(confidence: FloatArray, correct: BoolArray, error: flo
     """
     if not len(confidence):
         return [0.0]
-    descending = np.sort(confidence)[::-1]
+    # Just below those of the rows, which a batch of another size rounds otherwise.
+    descending = np.sort(confidence)[::-1].astype(np.float64)
+    descending = np.maximum(descending - 4 * probability_rounding(descending), 0.0)
+    descending = descending.astype(np.float32).astype(np.float64)
     wanted = np.ceil(np.arange(1, STEPS) / STEPS * len(descending)).astype(np.int64)
     candidates = [*dict.fromkeys(float(descending[count - 1]) for count in wanted), 0.0]
     p_values = [

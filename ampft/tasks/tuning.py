@@ -13,13 +13,13 @@ from ampft.decision import Decisions, Rule
 from ampft.metrics.bootstrap import Statistic
 from ampft.metrics.calibration import calibration_statistic, fit_temperature
 from ampft.metrics.ranking import positive_class
+from ampft.metrics.rounding import probability_rounding
 from ampft.metrics.scores import case_binary_log_losses, case_brier_scores, case_log_losses
 from ampft.metrics.targets import ThresholdTarget, parse_threshold_target
 from ampft.tasks.loss_settings import ValidationFitSettings
 from ampft.tasks.outcome import IntArray, Outcome, TunableOutcome
 
 FloatArray = npt.NDArray[np.float64]
-LOGIT_ROUNDING = 4e-6  # of a logit in float32, in batches of other sizes
 NEVER = float(np.nextafter(np.float32(1), np.float32(2)))  # no probability reaches it
 
 
@@ -49,7 +49,7 @@ def best_threshold(
     following = np.append(scores[1:], 0.0 if scores[-1] > 0 else -1.0)
     thresholds = ((scores + following) / 2).astype(np.float32).astype(np.float64)
     # What only rounding tells apart would be decided otherwise in a batch of another size.
-    is_possible = scores - following > _rounding(scores)
+    is_possible = scores - following > probability_rounding(scores)
     is_possible[-1] = True  # every row is predicted
     # First the threshold above all probabilities, at which nothing is predicted.
     none = max(float(np.float32((1 + scores[0]) / 2)), float(np.nextafter(scores[0], 2, dtype="f")))
@@ -61,12 +61,6 @@ def best_threshold(
     if target.name == "precision" and predicted[best].max() == 0:
         return NEVER
     return float(min(thresholds[best], key=lambda threshold: abs(threshold - 0.5)))
-
-
-def _rounding(probabilities: FloatArray) -> FloatArray:
-    """Return how far rounding moves probabilities: by that of a logit in float32, and their own."""
-    steps = np.spacing(probabilities.astype(np.float32)).astype(np.float64)
-    return LOGIT_ROUNDING * probabilities * (1 - probabilities) + 2 * steps
 
 
 def _goodness(

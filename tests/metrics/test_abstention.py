@@ -127,3 +127,15 @@ def test_the_sequence_stops_at_the_first_failure():
     after = [float(confidence[199]), float(confidence[259]), 0.0]
     assert least_confidence(after, confidence, correct, 0.02) == after[0]
     assert p_value(60, len(correct), 0.02) <= 0.05, "answering all would pass alone"
+
+
+def test_rounding_decides_about_no_row_that_chose_the_confidence():
+    """A batch of another size moves a probability by some units in its last place."""
+    rng = np.random.default_rng(0)
+    confidence = np.repeat(rng.uniform(0.5, 1, 20).astype(np.float32), 10)  # many are equal
+    correct = rng.random(200) < confidence
+    candidates = candidate_confidences(confidence, correct, 0.3)
+    assert len(candidates) > 3
+    moved = np.nextafter(confidence, np.float32(0))
+    for least in candidates:
+        assert ((moved >= np.float32(least)) == (confidence >= np.float32(least))).all()

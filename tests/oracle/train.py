@@ -312,7 +312,9 @@ def rate_of(case: Case) -> float:
     """Return the peak learning rate that is set, or the default for models of this size."""
     if (rate := setting(case, "learning_rate")) is not None:
         return float(rate)
-    rate = 1e-3 if setting(case, "optim") == "adafactor" else 1e-4
+    # ConvNeXt has no width that would say that it is small.
+    rate = 5e-5 if case.family == "convnext" else 1e-4
+    rate = 1e-3 if setting(case, "optim") == "adafactor" else rate
     trains_little = "lora_r" in case.settings or setting(case, "train_layers") == 0
     return 10 * rate if trains_little else rate
 
