@@ -203,11 +203,7 @@ def _methods(
 
     def frozen() -> Fit:
         features = frozen_features(task, device, seed, FLAG)
-        if len(features) != len(units.targets):
-            raise InputError(
-                f"{FLAG}: some words of the training split are cut off and have no features. "
-                "Raise --max_seq_length."
-            )
+        assert len(features) == len(units.targets), "every row, or word in a window, has features"
 
         def fit(train: IntArray, held_out: IntArray) -> npt.NDArray[np.float32]:
             predict = regression(features[train], units.targets[train], units.classes, None)

@@ -307,8 +307,6 @@ def comparison_command(
     if settings.config_file is not None and not Path(settings.config_file).is_file():
         raise InputError(f"--config_file {settings.config_file}: the file does not exist.")
     if settings.folds is not None:
-        if select_seeds:
-            raise InputError("--folds does not choose between arms. Remove --select.")
         folds = ("--folds", str(settings.folds))
         classify_argv = later_wins(ClassifyArguments, classify_argv, folds)
         classify = replace(classify, folds=settings.folds)

@@ -12,7 +12,7 @@ from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any
 
-from datasets import Audio, Dataset, Image, Value
+from datasets import Audio, ClassLabel, Dataset, Image, Value
 
 from ampft.data.columns import (
     FEATURE_FLAG,
@@ -191,6 +191,7 @@ def _choose_columns(table: SourceTable, request: DataRequest) -> tuple[DataColum
         chosen = DataColumns((media[0],), parser, media[1], extra)
     else:
         if dataset is not None:
+            _refuse_columns_of_other_types(dataset, columns, request)
             columns = _columns_of_texts(dataset, columns, labels, request)
         inputs = _text_columns(
             columns, request, labels=labels, origin=origin, describe=describe, hint=hint
@@ -350,16 +351,46 @@ def _described_types(dataset: Dataset, columns: Sequence[str]) -> str:
     return listed([f"{quoted(name)} ({type_name})" for name, type_name in pairs])
 
 
+def _refuse_columns_of_other_types(
+    dataset: Dataset, columns: Sequence[str], request: DataRequest
+) -> None:
+    """Refuse a column that is named, or has a usual name, but does not hold texts.
+
+    Numbers and classes may be joined with texts.
+    """
+    features, named = dataset.features, request.text_columns
+    texts = [name for name in columns if _has_texts(features[name])]
+    usual = (*chain.from_iterable(PAIRS), *TEXTS)
+    parts = InputColumns.of(named or (), columns).parts
+    if named is None and not _text_choices(texts) and len(texts) < 2:
+        parts = tuple((name,) for name in columns if name in usual)
+    for part in parts:
+        for name in part:
+            if name not in columns or _has_texts(features[name]):
+                continue
+            is_value = isinstance(features[name], Value | ClassLabel)
+            if is_value and len(part) > 1:
+                continue
+            remedy = "Convert it to texts, or pass another column."
+            if not is_value:
+                remedy = "Join each cell into one text, or for words with tags, add --task tokens."
+            described = _described_types(dataset, [name])
+            raise InputError(
+                f"--text_column_names: the column {described} of {request.dataset_name} does not "
+                f"hold texts. {remedy}"
+            )
+
+
+def _has_texts(feature: object) -> bool:
+    return isinstance(feature, Value) and feature.dtype in TEXT_TYPES
+
+
 def _columns_of_texts(
     dataset: Dataset, columns: Sequence[str], labels: Sequence[str], request: DataRequest
 ) -> list[str]:
     """Return the columns of strings, those that are joined into one text, and labels."""
     features = dataset.features
-    texts = [
-        name
-        for name in columns
-        if isinstance(features[name], Value) and features[name].dtype in TEXT_TYPES
-    ]
+    texts = [name for name in columns if _has_texts(features[name])]
     parts = InputColumns.of(request.text_columns or (), columns).parts
     texts += [name for part in parts if len(part) > 1 for name in part if name in columns]
     return [*texts, *(name for name in labels if name not in texts)]

@@ -67,7 +67,10 @@ def resume_check(line: CommandLine[ResumeCheckFlags]) -> None:
             folder = Path(flags.output_dir)
             refuse_link(folder, "--output_dir")
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise InputError(f"--output_dir {folder}: it exists and is not an empty folder.")
+                raise InputError(
+                    f"--output_dir {folder}: it exists and is not an empty folder. Choose another "
+                    "folder."
+                )
             folder.mkdir(parents=True, exist_ok=True)
         stops = train_with_interruptions(
             command, folder, interruptions=flags.interruptions, seed=flags.seed

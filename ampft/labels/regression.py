@@ -307,7 +307,8 @@ class Regression:
         if not np.ptp(counted) > 0:
             raise InputError(
                 f"--task regression: all {len(counted)} training labels are {counted[0]:g}, so "
-                "there is nothing to learn."
+                "there is nothing to learn. Check --label_column_name, and --weight_column: rows "
+                "with the weight 0 do not count."
             )
         mean = float(np.average(targets, weights=weights))
         scale = float(np.average((targets - mean) ** 2, weights=weights)) ** 0.5

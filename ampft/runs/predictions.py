@@ -114,7 +114,8 @@ def read_predictions(path: Path) -> Outcome:
         table = file.read(columns=[n for n in RESERVED_COLUMNS if n in names and n != MASK_COLUMN])
         return outcome_type.from_table(table, metadata)
     except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
-        raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: not the predictions.parquet of a run ({reason}).") from error
 
 
 def read_rows(
@@ -142,8 +143,9 @@ def read_rows(
                 found |= zip(inside, _taken(file, group, names, places), strict=True)
             start = stop
     except (OSError, pa.ArrowException, ValueError) as error:  # such as text that is not UTF-8
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"{path}: the texts in this file cannot be read ({error}). Copy the file again, or "
+            f"{path}: the texts in this file cannot be read ({reason}). Copy the file again, or "
             "repeat the run."
         ) from error
     return found
@@ -182,7 +184,8 @@ def read_groups(path: Path) -> Groups | None:
         # Numbering them again makes sure that the ids are 0..G-1.
         return group_equal_keys(ids.tolist(), column=None if column is None else str(column))
     except (OSError, pa.ArrowException, *FORMAT_ERRORS) as error:
-        raise InputError(f"{path}: not the predictions.parquet of a run ({error}).") from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: not the predictions.parquet of a run ({reason}).") from error
 
 
 def _table(

@@ -87,7 +87,11 @@ def advising_messages() -> tuple[Message, ...]:
 
 
 def message_of(said: str) -> Message | None:
-    """Return the message that was said; of several that fit, the one with the longest text."""
-    return max(
-        (m for m in advising_messages() if m.fits(said)), key=lambda m: m.length, default=None
-    )
+    """Return the message that was said.
+
+    Of several that fit, it is one that begins with another message, else that with the longest
+    text.
+    """
+    found = [m for m in advising_messages() if m.fits(said)]
+    around = [m for m in found if re.match(r"\{\} [A-Z]", m.text)]
+    return max(around or found, key=lambda m: m.length, default=None)

@@ -32,6 +32,8 @@ from messages import Message, advising_messages, message_of
 from mistake_walks import WALKS as OF_MISTAKES
 from model_walks import WALKS as OF_MODELS
 from prepared import VARIABLES, Prepared, command, python
+from python_walks import OF_COMMANDS
+from python_walks import WALKS as OF_PYTHON
 from rare_walks import OF_RARE_DATA, OF_RARE_PARSERS
 from run_walks import WALKS as OF_RUNS
 from search_walks import WALKS as OF_SEARCHES
@@ -202,9 +204,9 @@ DOORS = {
     "plan": (OF_PLANS, command),
     "judge": (OF_JUDGES, command),
     "export": (OF_EXPORTS, command),
-    "command": (joined(OF_LAUNCHED, OF_FOLDERS, OF_SEARCHES), command),
+    "command": (joined(OF_LAUNCHED, OF_FOLDERS, OF_SEARCHES, OF_COMMANDS), command),
     "run": (OF_RUNS, command),
-    "code": (joined(OF_CODE, CODE, OF_MISTAKES), python),
+    "code": (joined(OF_CODE, CODE, OF_MISTAKES, OF_PYTHON), python),
 }
 
 

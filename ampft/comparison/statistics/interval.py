@@ -427,14 +427,11 @@ def estimate_difference(jackknife: JackknifeDifferences) -> DifferenceEstimate:
         jackknife: Differences at three or more seeds.
 
     Raises:
-        InputError: There are fewer than three seeds.
+        ValueError: There are fewer than three seeds.
     """
     seeds = len(jackknife.per_seed)
     if seeds < MIN_SEEDS:
-        raise InputError(
-            f"{seeds} seeds per mode: an interval needs at least {MIN_SEEDS}. Add seeds; 5 is the "
-            "default."
-        )
+        raise ValueError(f"an interval over seeds needs at least {MIN_SEEDS} seeds, not {seeds}")
     fixed = estimate_over_cases(jackknife)
     return replace(fixed, seed_variance=float(np.var(jackknife.per_seed, ddof=1)))
 

@@ -165,15 +165,12 @@ def power(
         alpha: Two-sided level.
 
     Raises:
-        InputError: There are fewer than three seeds.
+        ValueError: There are fewer than three seeds.
     """
     from scipy.special import chdtri, ndtr
 
     if seeds < MIN_SEEDS:
-        raise InputError(
-            f"{seeds} seeds per mode: an interval needs at least {MIN_SEEDS}. Add seeds; 5 is the "
-            "default."
-        )
+        raise ValueError(f"an interval over seeds needs at least {MIN_SEEDS} seeds, not {seeds}")
     above = (np.arange(QUANTILES) + 0.5) / QUANTILES
     half = half_widths(
         alpha / 2,

@@ -70,7 +70,7 @@ from ampft.precision.float32_modules import check_float32_modules
 from ampft.precision.modes import BASELINE, is_fp32
 from ampft.precision.resolve import Precision, resolve
 from ampft.runs.finished import PREDICTIONS_NAME
-from ampft.runs.manifest import check_model_files
+from ampft.runs.manifest import check_files, check_model_files
 from ampft.runs.predictions import RESERVED_COLUMNS, read_predictions
 from ampft.runs.predictor import saved_problem
 from ampft.runs.record import RunRecord, TopologyPart
@@ -441,6 +441,7 @@ def _checked_runs(runs: Sequence[RecordedRun]) -> tuple[RecordedRun, ...]:
             )
         record = run.record
         check_model_files(run.folder, record.files)
+        check_files(run.folder, record.files, [PREDICTIONS_NAME])
     return tuple(ordered)
 
 
@@ -455,8 +456,9 @@ def _texts(run: RecordedRun) -> list[list[str]]:
         table = pq.ParquetFile(path.absolute()).read(columns=names)
         return [table[name].to_pylist() for name in names]
     except (OSError, pa.ArrowException, KeyError) as error:
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"{path}: the texts in this file cannot be read ({error}). Repeat the run."
+            f"{path}: the texts in this file cannot be read ({reason}). Repeat the run."
         ) from error
 
 

@@ -97,7 +97,8 @@ def accept(line: CommandLine[AcceptFlags]) -> None:
             refuse_link(folder, "--output_dir")
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise InputError(
-                    f"--output_dir {flags.output_dir}: it exists and is not an empty folder."
+                    f"--output_dir {flags.output_dir}: it exists and is not an empty folder. "
+                    "Choose another folder."
                 )
             folder.mkdir(parents=True, exist_ok=True)
         from ampft.lab.accept.reference import make_files, train_reference  # imports transformers

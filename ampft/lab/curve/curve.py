@@ -189,7 +189,8 @@ def _measured(
     if trial.compared["reported split"] != "test":
         raise InputError(
             "--test_file: the data have no test split, and rows that choose the epoch cannot also "
-            "be the score of a curve. Pass a file after ` -- `."
+            "be the score of a curve. After ` -- `, pass files with --train_file and --test_file, "
+            "or a --dataset_name with a test split."
         )
     estimate = replace(trial.estimate, evaluates_fp32=classify.evaluate_fp32)
     validation = estimate.validation_examples if classify.validation_file is None else 0

@@ -150,9 +150,10 @@ def check_new_rows(test: TestSet, claimed: TestSet) -> None:
     pairs = ((test.rows, claimed.rows), (test.ids, claimed.ids))
     own, new = next(filter(all, pairs), ((), ()))
     if not own:
+        column = "text" if test.rows else "id"
         raise InputError(
             "--final: rows are compared by their texts or by their ids, but neither of them is in "
-            "both the ledger and the claim. Pass tables with a column text."
+            f"both the ledger and the claim. Pass tables with the ledger's column {column}."
         )
     if not set(own).isdisjoint(new):
         raise InputError(
