@@ -673,8 +673,6 @@ def check_output_columns(request: PredictRequest, record: RunRecord) -> None:
             f"decimals: received {decimals}, but it rounds probabilities, and this model predicts "
             "numbers. Remove it, and round the column prediction yourself."
         )
-    if decimals is not None and (type(decimals) is not int or decimals < 0):
-        raise InputError(f"decimals: received {decimals!r}. Pass a whole number of at least 0.")
     classes = len(record.label_names)
     if not 0 <= request.top_k <= classes:
         raise InputError(

@@ -58,9 +58,10 @@ NUMBERS = '\nanswers = ampft.FinishedRun("number-run").predict(["w1"], decimals=
 OTHER_TEXTS = """
 from ampft.export.inference.compare_inference import compare_inference
 settings = dict(model_name_or_path="model", max_train_steps=2, use_cpu=True, cpu_threads=1)
-for seed, test in ((1, "u.csv"), (2, "v.csv")):
-    run = ampft.finetune(pd.read_csv("train.csv"), test=pd.read_csv(test), seed=seed,
-                         output_dir=f"o{seed}", overwrite_output_dir=True, **settings)
+for seed, word in ((1, "a "), (2, "b ")):
+    test = pd.read_csv("u.csv").assign(text=lambda table: word + table["text"])
+    run = ampft.finetune(pd.read_csv("train.csv"), test=test, seed=seed, output_dir=f"o{seed}",
+                         overwrite_output_dir=True, **settings)
 found = compare_inference([Path("o1"), Path("o2")], ("fp32", "bf16"))
 """
 OF_FUNCTIONS = {
@@ -69,8 +70,8 @@ OF_FUNCTIONS = {
         without('task="images", ', "Remove the flag"),
         instead(
             f'data = ampft.ClassifyArguments({FROM_FILES})',
-            'settings.model_name_or_path = "vit"\n'
-            'data = ampft.ClassifyArguments(dataset_name="pictures")',
+            'settings = ampft.ClassifyArguments(task="images", model_name_or_path="vit")\n'
+            'data = ampft.ClassifyArguments(task="images", dataset_name="pictures")',
             "or use other data",
         ),
     ),
@@ -112,7 +113,7 @@ OF_FUNCTIONS = {
         instead(", decimals=2)", ")", "Remove it"),
     ),
     "inference on other texts": code(
-        OTHER_TEXTS, instead('(2, "v.csv")', '(2, "u.csv")', "Pass runs that differ only in")
+        OTHER_TEXTS, instead('(2, "b ")', '(2, "a ")', "Pass runs that differ only in")
     ),
 }  # fmt: skip
 
