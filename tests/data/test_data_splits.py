@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_files import GOOD
+from tiny_files import GOOD, csv_of, load
 from tiny_files import write as write_file
 
 from ampft.data.load import load_data
@@ -272,3 +272,37 @@ def test_splits_that_are_held_out_are_limited_and_say_what_they_show():
         assert len(notes) == 1
     new, _ = missing_splits(labels, groups, frozenset({"test"}), DataRequest(max_drawn_samples=50))
     assert [len(new[split]) for split in ("train", "validation")] == [950, 50]
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups", "message"),
+    [
+        (range(20), range(20), "each of the 20 training rows has another label, so no class"),
+        ([0] * 20, [7] * 20, r"test_fraction: 20 training rows \(1 different\) are too few"),
+        ([*range(10), *range(10)], [7] * 20, r"20 training rows \(1 different\) are too few"),
+        ([0, 1], [0, 1], "test_fraction: 2 training rows are too few for a test split"),
+    ],
+)
+def test_what_cannot_be_split_off_has_its_own_reason(labels, groups, message):
+    request = DataRequest(validation_fraction=0.1, test_fraction=0.1, data_seed=0)
+    with pytest.raises(InputError, match=message):
+        missing_splits(
+            np.array(labels), np.array(groups, dtype=np.uint64), frozenset({"train"}), request
+        )
+
+
+@pytest.mark.parametrize(("rows", "is_said"), [(7, True), (8, False), (9, False)])
+def test_fewer_than_two_rows_of_a_class_on_average_are_said(rows, is_said, tmp_path):
+    content = csv_of([(f"text {i}", "abcd"[i % 4]) for i in range(rows)])
+    note = f"4 classes in {rows} training rows. Is the label column right?"
+    assert (note in load(tmp_path, content).notes) == is_said
+
+
+@pytest.mark.parametrize(("rows", "is_refused"), [(7, True), (8, False)])
+def test_fewer_than_two_rows_of_a_fraction_are_no_classes(rows, is_refused, tmp_path):
+    content = csv_of([(f"text {i}", f"{i % 4}.5") for i in range(rows)])
+    if not is_refused:
+        assert load(tmp_path, content).label_names == ("0.5", "1.5", "2.5", "3.5")
+        return
+    with pytest.raises(InputError, match="the labels are 4 different numbers such as"):
+        load(tmp_path, content)

@@ -110,3 +110,15 @@ def test_a_text_that_another_flag_names_is_said_and_can_be_both(tmp_path, flag):
         load(tmp_path, f"text,label\n{rows}", **{flag: "text"})
     data = load(tmp_path, f"text,label\n{rows}", **{flag: "text", "text_column_names": "text"})
     assert data.input_columns == ("text",)
+
+
+def test_a_text_that_another_flag_names_is_not_said_if_others_may_be_meant(tmp_path):
+    rows = "".join(f"a{i},b{i},c{i},{'xy'[i % 2]}\n" for i in range(40))
+    with pytest.raises(InputError, match="several possible text columns") as error:
+        load(tmp_path, f"text,sentence,review,label\n{rows}", group_column="text")
+    assert "was not taken" not in str(error.value)
+    rows = "".join(f"a{i},b{i},c{i},d{i},{'xy'[i % 2]}\n" for i in range(40))
+    pair = "A pair seems to be --text_column_names query_a,query_b"
+    with pytest.raises(InputError, match=pair) as error:
+        load(tmp_path, f"text,query_a,query_b,other,label\n{rows}", group_column="text")
+    assert "was not taken" not in str(error.value)

@@ -426,3 +426,33 @@ def test_a_background_error_surfaces_later():
     assert done == [1]
     writer.start(fail)
     writer.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "is_removed"),
+    [
+        ({}, True),
+        ({OWNER_NAME: ""}, True),
+        ({OWNER_NAME: "{half}"}, True),
+        ({OWNER_NAME: "", "model.safetensors": "mine"}, False),
+        ({OWNER_NAME: "{half}", "model.safetensors": "mine"}, False),
+        ({"model.safetensors": "mine"}, False),
+        ({"notes.txt": ""}, False),
+        ({OWNER_NAME: "mine"}, False),
+    ],
+)
+def test_a_hidden_folder_is_removed_if_only_the_beginning_of_a_token_is_there(
+    given, is_removed, tmp_path
+):
+    store = CheckpointStore(tmp_path)
+    write(store, 2)
+    hidden = store.path / "step-4.tmp-0123456789abcdef"
+    hidden.mkdir()
+    token = (store.path / OWNER_NAME).read_text()
+    written = {name: text.format(half=token[: len(token) // 2]) for name, text in given.items()}
+    for name, text in written.items():
+        (hidden / name).write_text(text)
+    store.remove_incomplete()
+    assert hidden.exists() != is_removed
+    if not is_removed:
+        assert {path.name: path.read_text() for path in hidden.iterdir()} == written

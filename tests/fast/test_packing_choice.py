@@ -169,3 +169,7 @@ def test_the_shortest_and_the_longest_example_are_among_those_of_varied_length(s
     found = lengths[ids_of_varied_length(lengths)]
     assert (found.min(), found.max()) == (lengths.min(), lengths.max())
     assert len(found) == min(4, len(lengths))
+    # The others are a third and two thirds of the way, and of equal lengths the first ones count.
+    order, last = sorted(range(len(lengths)), key=lengths.__getitem__), len(lengths) - 1
+    expected = {order[int(last * part / 3)] for part in range(4)}
+    assert ids_of_varied_length(lengths).tolist() == sorted(expected)

@@ -185,3 +185,12 @@ def test_the_average():
     second.restore(saved(first))
     assert second.updates == 1
     assert torch.equal(second.tensors()["weight"], first.tensors()["weight"])
+
+
+def test_only_a_feature_that_has_other_weights_replaces_those_of_the_last_step():
+    """Otherwise, the last ones are copied before the end, and a sharded run cannot be stopped."""
+
+    class Plain(Feature):
+        pass
+
+    assert not Plain().replaces_weights(STEP)

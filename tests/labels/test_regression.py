@@ -310,3 +310,18 @@ def test_the_worst_error_counts_once_whatever_the_weights(weights):
     worst = np.abs(errors[w > 0]).max()
     # The change if a row has it instead of 0, on average over the weights.
     assert found == pytest.approx(worst * (w**2).sum() / w.sum() ** 2)
+
+
+def test_a_report_says_how_many_numbers_it_has_how_they_vary_and_that_weights_count():
+    weights = np.random.default_rng(1).integers(0, 4, N).astype(float)
+    for given in (None, weights):
+        found = outcome(weights=given)
+        mean = np.average(found.labels, weights=given)
+        deviation = np.cov(found.labels, ddof=0, aweights=given) ** 0.5
+        text = (
+            f"{N} examples of score; labels have the mean {mean:z.4g} and the standard deviation "
+            f"{deviation:z.4g}."
+        )
+        said = " ".join(found.report().text().split())
+        assert text in said
+        assert ("Metrics count rows by their weights." in said) == (given is not None)

@@ -38,7 +38,9 @@ from warm_processes import WarmPopen
 from word_tokenizer import save_tokenizer, tiny_config
 
 import ampft.runs.checkpoint_content as run_state
+from ampft.arguments import ClassifyArguments
 from ampft.ownership import read_token, write_token
+from ampft.runs.resume import find_resume_point
 from ampft.runs.run_text import format_run
 
 pytestmark = pytest.mark.slow
@@ -251,6 +253,12 @@ def test_settings_that_may_change_are_recorded(train, copied, straight):
         "--checkpointing_steps",
         "4",
     )
+    before = json.loads((copied / "run.json").read_text())
+    point = find_resume_point(
+        ClassifyArguments(output_dir=copied, resume_from_checkpoint=LATEST[-1])
+    )
+    # Steps after the checkpoint were sent to trackers, too, and are not sent twice.
+    assert point.sent == len((copied / "history.jsonl").read_text().splitlines())
     done = train(copied, *LATEST, *more)
     expected = {
         "--max_time": [None, "1h"],
@@ -260,7 +268,9 @@ def test_settings_that_may_change_are_recorded(train, copied, straight):
         "--async_checkpoints": [True, False],
         "--checkpoint_total_limit": [2, None],
     }
-    (part,) = json.loads((copied / "run.json").read_text())["resumes"]
+    record = json.loads((copied / "run.json").read_text())
+    (part,) = record["resumes"]
+    assert record["started"] == before["started"] < part["resumed"]
     assert part["settings"] == expected
     assert part["topology"] == part["environment"] == {}
     assert "--on_nonfinite: stop in the checkpoint, skip now" in done.stdout

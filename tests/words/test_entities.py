@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
@@ -162,3 +163,13 @@ def test_trackers_receive_the_confusion_matrix_of_the_types():
     table = confusion_table(outcome)
     assert [each.text for each in table.header[1:]] == list(TYPES)
     assert [[int(cell) for cell in row[1:]] for row in table.rows] == outcome.confusion().tolist()
+
+
+def test_predictions_survive_their_table():
+    found = random_outcome(3)
+    table = pa.table(found.columns(slice(None)))
+    back = TokenPredictions.from_table(table, json.loads(json.dumps(found.metadata())))
+    for name in ("labels", "counts", "probabilities", "predicted"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(found, name))
+    assert (back.label_names, back.split) == (TAGS, "test")
+    assert back.report() == found.report()

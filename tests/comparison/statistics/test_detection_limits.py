@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from ampft.comparison.statistics.interval import estimate_difference, jackknife_differences
-from ampft.comparison.statistics.power import draws_to_exclude, min_support, rate_upper_limit
+from ampft.comparison.statistics.power import (
+    detection_limits,
+    draws_to_exclude,
+    min_support,
+    rate_upper_limit,
+)
 from ampft.comparison.statistics.verdict import Verdict, decide
 from ampft.errors import InputError
 from ampft.metrics.sums import ACCURACY, BALANCED_ACCURACY, CostliestCase, single_label_sums
@@ -85,3 +90,26 @@ def test_after_an_equivalent_mode_the_others_are_tested_at_a_higher_level():
     assert decisions["a"].verdict is Verdict.EQUIVALENT
     assert decisions["a"].cases_needed is None
     assert decisions["b"].cases_needed == 299
+
+
+@pytest.mark.parametrize(
+    ("metric", "margin", "arms", "share"),
+    [
+        ("accuracy", 0.4, 1, 0.4),
+        ("accuracy", 0.4, 4, 0.4),
+        ("accuracy", 0.5, 1, 0.5),
+        ("accuracy", 0.8, 1, 0.5),  # a model that loses more cases than it keeps is not asked for
+        ("macro_f1", 0.15, 1, 0.3),  # a case may be worth half of its share
+        ("macro_f1", 0.4, 1, 0.5),
+    ],
+)
+def test_the_cases_that_equivalence_needs_before_any_run(metric, margin, arms, share):
+    settings = {"seeds": 3, "arms": arms, "margin": margin, "alpha": 0.05, "metric": metric}
+    # The fewest cases of which all are kept with at most this probability if a share is lost.
+    needed = next(n for n in range(1, 999) if (1 - share) ** n <= 0.05 / arms)
+    for cases in (1, 2, needed, 40):
+        limits = detection_limits(cases, **settings)
+        assert limits.cases_needed == needed
+        worth = 1.0 if metric == "accuracy" else 0.5
+        excluded = 1 - (0.05 / arms) ** (1 / cases) if cases > 1 else 1.0
+        assert limits.margin_needed == pytest.approx(worth * excluded)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from made import NAMES, certificate, drawn, without_times
+from sklearn.metrics import f1_score
 
 from ampft.decision import Rule
 from ampft.errors import InputError
@@ -15,6 +18,7 @@ from ampft.export.certificate.certificate_page import (
     card_section,
     certificate_json,
     certificate_text,
+    differences,
     headline,
     page,
     read_certificate,
@@ -113,3 +117,28 @@ def test_differences_of_numbers_are_no_labels(rule, text):
 
 def test_the_table_of_products_says_what_they_were_read_from(faithful):
     assert f"Products of one batch, from the {faithful.dtypes.source}" in page(faithful)
+
+
+def test_another_value_of_the_metric_is_a_difference_from_the_certificate(faithful, faulty):
+    assert list(differences(faithful, faithful)) == []
+    labels, logits = drawn()
+    broken = logits.copy()
+    broken[labels == 3, 0] += 10
+    # The verdict is the same, and only what was measured differs.
+    stated = replace(faithful, comparison=faulty.comparison)
+    (said,) = differences(stated, faithful)
+    f1 = [f1_score(labels, each.argmax(axis=1), average="macro") for each in (logits, broken)]
+    accuracy = [(labels == each.argmax(axis=1)).mean() for each in (logits, broken)]
+    values = accuracy if stated.comparison.metric == "accuracy" else f1
+    assert said.endswith(f"of model and artifact: {values[0]:.4f} and {values[1]:.4f}.")
+    (said,) = differences(faithful, stated)
+    assert said.endswith(f"of model and artifact: {values[0]:.4f} and {values[0]:.4f}.")
+
+
+def test_the_longest_bar_of_a_class_almost_fills_its_cell(faulty):
+    """The axis goes from 5 % to 95 % of the cell and ends 5 % after the largest loss."""
+    bars = re.findall(r'<line x1="5%"[^>]* x2="([\d.]+)%"[^>]*class="inner a[23]"', page(faulty))
+    most = max(each.hidden_loss for each in faulty.classes)
+    expected = [5 + 90 * each.hidden_loss / (1.05 * most) for each in faulty.classes]
+    assert [float(bar) for bar in bars] == pytest.approx(expected, abs=0.06)
+    assert max(float(bar) for bar in bars) > 90
