@@ -259,3 +259,18 @@ def test_the_reason_of_datasets_is_said_without_a_guess(tmp_path):
         load(str(tmp_path))
     assert "Give all files of a split the same columns." in str(error.value)
     assert "Convert images" not in str(error.value)
+
+
+def test_a_joined_column_may_hold_numbers(tmp_path):
+    columns = {"text": ["a", "b"], "year": [1, 2], "label": [0, 1]}
+    name = saved(tmp_path, columns)
+    data = load(name, text_column_names="text+year")
+    (column,) = data.input_columns
+    assert data.splits["train"][column][:] == ["a 1", "b 2"]
+
+
+def test_addresses_beside_the_texts_are_no_input(tmp_path):
+    lines = [f"text {i},https://x.org/{i}.jpg,{'ab'[i % 2]}" for i in range(8)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,url,label", *lines]) + "\n")
+    data = load_data(DataRequest(train_file=str(tmp_path / "train.csv"), **NO_SPLITS))
+    assert data.input_columns == ("text",)

@@ -382,3 +382,10 @@ def test_halves_count_what_is_set_apart(has_copies):
     assert halves.set_apart + len(halves.fit) == 600
     if not has_copies:
         assert halves.set_apart == len(halves.promise)
+
+
+@pytest.mark.parametrize(("miss", "false_alarm"), [(10, 1), (1, 10), (2.5, 4)])
+def test_a_cost_has_two_numbers_of_which_the_first_is_for_a_miss(miss, false_alarm):
+    found = parse_threshold_target(f"cost={miss}:{false_alarm}")
+    assert found == ThresholdTarget("cost", miss=miss, false_alarm=false_alarm)
+    assert found.rule == (f"the lowest cost, {miss} for a miss and {false_alarm} for a false alarm")

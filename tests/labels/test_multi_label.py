@@ -217,3 +217,18 @@ def test_a_saved_problem_keeps_threshold_and_separator():
 def test_a_printed_prediction_is_unambiguous(names, prediction):
     decoded = {"probabilities": np.array([[0.9, 0.8]], dtype=np.float32)}
     assert MultiLabel(names).predicted(decoded)[0][0] == prediction
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_calibration_diagram_counts_every_decision(seed):
+    found = predictions(seed)
+    is_right = found.predicted == found.labels
+    high = found.probabilities.astype(np.float64)
+    confidence = np.where(found.predicted, high, 1 - high)
+    edges = np.arange(11) / 10
+    count, total, right = found.calibration(10)
+    for index in range(10):
+        inside = (edges[index] < confidence) & (confidence <= edges[index + 1])
+        assert count[index] == inside.sum()
+        assert right[index] == is_right[inside].sum()
+        assert total[index] == pytest.approx(confidence[inside].sum(), rel=1e-6)

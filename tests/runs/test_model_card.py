@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 
 from ampft.runs.publishing import model_card
 from ampft.text.escaping import code, prose
+from ampft.text.numbers import duration
 
 ALLOWED_ELEMENTS = {
     *("h1", "h2", "p", "pre", "code", "strong", "ul", "li", "hr"),
@@ -182,3 +183,25 @@ def test_the_card_of_several_labels_says_from_which_probability_one_is_predicted
     several = replace(record, arguments={**record.arguments, "threshold": 0.3})
     assert said not in model_card(several, report)
     assert said in model_card(replace(several, task="multi-label"), report)
+
+
+@pytest.mark.parametrize(
+    ("timings", "text"),
+    [
+        ({"training_seconds": 61.0, "total_seconds": 125.2}, duration(61.0)),
+        ({"total_seconds": 125.2}, duration(125.2)),
+        ({}, None),
+    ],
+)
+def test_the_card_says_how_long_the_training_took(make_record, make_report, timings, text):
+    card = model_card(make_record(timings=timings), make_report())
+    (line,) = [line for line in card.splitlines() if line.startswith("Optimizer steps: ")]
+    elapsed = "" if text is None else f", {text}"
+    assert line.startswith(f"Optimizer steps: 558 of 560 applied, 2 skipped{elapsed} on ")
+
+
+def test_the_card_says_what_the_run_warned_of(make_record, make_report):
+    said = "the model predicts one class for every example."
+    card = model_card(make_record(warnings={"one_prediction": said}), make_report())
+    assert said in card
+    assert said not in model_card(make_record(), make_report())

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 from running import call_here, rows, write_csv
 from tiny_text import save_tiny_bert
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import ampft
 from ampft.errors import InputError
 from ampft.runs.finished import FinishedRun
-from ampft.runs.resume import refuse_differences
+from ampft.runs.resume import list_checkpoints, refuse_differences
 
 TRAIN, OTHER = rows(24, 0), rows(12, 1)
 
@@ -116,3 +118,28 @@ def test_the_command_prints_one_message_and_writes_nothing(finished):
 def test_a_setting_without_a_value_is_shown_as_not_set():
     with pytest.raises(InputError, match=r"--ema_decay +\(not set\) +0\.5"):
         refuse_differences("step-2", {"--ema_decay": (None, 0.5)}, "the command differs")
+
+
+def test_a_prediction_from_python_has_six_decimals_unless_others_are_asked_for(finished):
+    folder = str(finished / "one")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    texts = [row[0] for row in OTHER[:4]]
+    with torch.no_grad():
+        logits = [model(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
+    exact = torch.stack(logits).double().softmax(dim=1).max(dim=1).values.tolist()
+    run = FinishedRun(folder)
+    found = run.predict(texts)["confidence"].tolist()
+    assert found == pytest.approx(exact, abs=2e-6)
+    assert found == [round(value, 6) for value in found]
+    assert found == run.predict(texts, decimals=6)["confidence"].tolist()
+
+
+def test_the_list_of_checkpoints_is_a_table_with_columns_from_the_left(finished):
+    resume(finished, "listed", checkpointing_steps=2, resume_from_checkpoint=None)
+    header, *rows = list_checkpoints(finished / "listed").splitlines()
+    names = ("checkpoint", "epoch", "step in epoch", "size", "written", "reason")
+    starts = [header.index(name) for name in names]
+    assert rows
+    for row in rows:
+        assert all(row[start] != " " and row[start - 1 : start] in ("", " ") for start in starts)

@@ -243,3 +243,9 @@ def test_how_a_file_is_read_is_said(folder, tmp_path, capsys):
     assert words_of(folder, file, tmp_path) == [["w1", "w3"]]
     printed = " ".join(capsys.readouterr().out.split())
     assert f"note {file}: read as CoNLL, a word and its tag per line." in printed
+
+
+@pytest.mark.parametrize("row", ["w1 \ud800", ["w1", "\udc00"]])
+def test_half_of_a_surrogate_pair_among_words_in_memory_is_refused(folder, row):
+    with pytest.raises(InputError, match=r"position 1 .*: .* is half of a surrogate pair"):
+        ampft.runs.predict.predict_inputs(folder, [["w1"], row], PredictRequest(batch_size=2))

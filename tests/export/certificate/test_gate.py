@@ -12,7 +12,7 @@ from scipy.stats import beta
 from ampft.data.splits import group_equal_keys
 from ampft.decision import Rule
 from ampft.errors import InputError
-from ampft.export.certificate.certificate import EQUAL, PASSED, UNDECIDED, finding
+from ampft.export.certificate.certificate import EQUAL, PASSED, UNDECIDED, ProductCount, finding
 from ampft.export.certificate.equality import AnswerTally
 from ampft.export.certificate.gate import (
     STORED,
@@ -299,3 +299,44 @@ def test_an_artifact_of_a_model_that_learned_nothing_is_not_shown_by_its_metric(
     assert "learned_nothing" in [each.kind for each in found.notes]
     noisy = logits + np.random.default_rng(0).normal(0, 0.05, logits.shape)
     assert certificate(labels, logits, noisy, dtypes=INT8).verdict == PASSED
+
+
+def test_one_case_of_a_class_excludes_no_loss():
+    labels, logits = drawn()
+    labels[labels == 3] = 0
+    labels[0] = 3
+    made = certificate(labels, logits, logits)
+    assert made.classes[3].rows == 1
+    assert made.classes[3].hidden_loss == 1
+    assert made.classes[3].status == "too few"
+
+
+def test_a_difference_that_few_cases_carry_is_a_note():
+    labels, logits = drawn()
+    made = certificate(labels, logits, corrected(labels, logits, 0.01))
+    assert made.arm.difference is not None
+    difference = replace(made.arm.difference, carrying_cases=3)
+    arms = [
+        replace(arm, difference=difference) if arm is made.arm else arm
+        for arm in made.comparison.arms
+    ]
+    draft = replace(made, comparison=replace(made.comparison, arms=tuple(arms)), notes=())
+    (note,) = [each.text for each in with_verdict(draft).notes if each.kind == "carrying"]
+    assert f"3 of {difference.cases:,} cases" in note
+
+
+def test_the_products_with_weights_are_counted_by_dtype_and_the_most_frequent_come_first():
+    rows = [
+        ("MatMul", ("float32", "float32"), 2, True),
+        ("Gemm", ("float16", "float16"), 1, True),
+        ("MatMulInteger", ("uint8", "int8"), 1200, True),
+        ("Conv", ("float16", "float16"), 2, True),
+        ("Attention", ("float32", "float32"), 9, False),
+    ]
+    products = tuple(
+        ProductCount(operator=name, inputs=inputs, count=count, with_weights=has)
+        for name, inputs, count, has in rows
+    )
+    assert replace(FLOAT32, products=products).product_summary == (
+        "uint8 x int8 (1,200), float16 x float16 (3), float32 x float32 (2)"
+    )
