@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,8 @@ class SimpleMethodResult:
     """A method without fine-tuning, on the final split."""
 
     name: str
-    metrics: Mapping[str, float | None]  # Empty if there is no result.
+    # Empty if there is no result; None for a metric that the rows leave undefined.
+    metrics: Mapping[str, float | None]
     # 95 % interval of its primary metric minus the fine-tuned model's, on the same cases; None if
     # there is no result.
     difference: Interval | None = None
@@ -36,6 +38,13 @@ class SimpleMethodResult:
     cost_difference: Interval | None = None
     seconds: float | None = None  # Time that it took; None if it takes none.
     reason: str | None = None  # Why there is no result.
+
+    def __post_init__(self) -> None:
+        known = {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in self.metrics.items()
+        }
+        object.__setattr__(self, "metrics", known)
 
 
 @dataclass(frozen=True)

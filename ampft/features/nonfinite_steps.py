@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from accelerate import Accelerator
 from torch import nn
 
 from ampft.engine.saved_step import StepRandomState, save_step
-from ampft.engine.step import StepOutcome
 from ampft.features.feature import Feature, SavedFeature, StepRecord, Write
 from ampft.text.numbers import counted
 from ampft.text.terminal import labelled
@@ -23,6 +23,18 @@ MAX_SAVED = 3  # each has a copy of the weights
 # A scaler that finds its scale falls a few times at the start, and later about once in 2000 steps,
 # after which it rises again.
 MAX_FALLS = 10
+
+
+class StepResult(Protocol):
+    """What a step, or its row in the history, says of the loss scale."""
+
+    @property
+    def loss_scale(self) -> float | None:
+        """Loss scale after the step; None without a scaler."""
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the weights did not change."""
 
 
 @dataclass
@@ -42,7 +54,7 @@ class NonfiniteSkips:
         """Whether another step that is not finite may be skipped."""
         return self.skipped < MAX_SKIPPED
 
-    def add(self, step: int, outcome: StepOutcome) -> bool:
+    def add(self, step: int, outcome: StepResult) -> bool:
         """Add a step, from 1; return whether the loss scale has now fallen `MAX_FALLS` times."""
         if outcome.loss_scale is None:
             self.skipped += outcome.skipped

@@ -10,6 +10,8 @@ import torch._dynamo.config
 import torch._dynamo.utils
 from accelerate.utils import DynamoBackend
 
+from ampft.text.warning_names import PARTLY_COMPILED
+
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
@@ -68,7 +70,7 @@ def partial_compilation_warning(accelerator: Accelerator) -> dict[str, str]:
     if configured_backend(accelerator) is None or not any("recompile limit" in r for r in reasons):
         return {}
     return {
-        "compilation": "torch compiled a part of the model for too many shapes or modules, and "
+        PARTLY_COMPILED: "torch compiled a part of the model for too many shapes or modules, and "
         "then ran it without compiling. All times are of a model that is compiled only in part."
     }
 

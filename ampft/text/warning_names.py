@@ -10,6 +10,7 @@ NOT_BETTER = "not_better_than_chance"
 NEVER_MOVED = "validation_never_moved"
 SKIPPED_NONFINITE = "skipped_nonfinite"
 FALLING_SCALE = "falling_loss_scale"
+PARTLY_COMPILED = "compilation"
 
 # Warnings after which a comparison or a referee cannot judge a model by its training. A rare class
 # that is never predicted is none of them, because the model may be good at all other rows; nor are

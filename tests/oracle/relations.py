@@ -395,6 +395,33 @@ def other_order(trained: Trained, words: list[object], settings: Settings) -> li
     return found + compare("other order: metrics", *metrics, 1e-4)
 
 
+def audited(trained: Trained, words: list[object], settings: Settings) -> list[Disagreement]:
+    """`ampft audit RUN` repeats a training and confirms it; `ampft errors RUN` counts errors."""
+    case, drawn, run = trained
+    if case.processes > 1:  # another launch
+        return []
+    done = product.command("audit", run.folder)
+    told = " ".join(done.out.split())
+    if done.code or "verdict confirmed" not in told:
+        said = f"exit code {done.code}: {done.out[-900:]}{done.err[-600:]}"
+        return [Disagreement("ampft audit", said, "confirmed")]
+    page = drawn.model.parent / "errors.html"
+    done = product.command("errors", run.folder, "--output_file", page)
+    if case.task in ("regression", "tokens"):
+        is_fit = done.code in (0, 2) and "Traceback" not in done.err
+        return [] if is_fit else [Disagreement("ampft errors", done.err[-600:], "exit code 0 or 2")]
+    rows = run.predictions
+    wrong = sum(sorted(_listed(row["prediction"])) != sorted(_listed(row["label"])) for row in rows)
+    noun, verb = "prediction" if len(rows) == 1 else "predictions", "is" if wrong == 1 else "are"
+    told = f"{wrong} of {len(rows)} {noun} on test {verb} wrong"
+    said = f"exit code {done.code}: {done.out[:200]}{done.err[-600:]}"
+    return [] if done.code == 0 and told in done.out else [Disagreement("ampft errors", said, told)]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 RELATIONS: dict[str, Callable[[Trained, list[object], Settings], list[Disagreement]]] = {
     "none": lambda *_: [],
     "unfit": lambda *_: [],  # the case must be refused
@@ -409,6 +436,7 @@ RELATIONS: dict[str, Callable[[Trained, list[object], Settings], list[Disagreeme
     "renamed labels": renamed_labels,
     "other pieces": other_micro_batches,
     "other order": other_order,
+    "audited": audited,
 }
 
 

@@ -575,7 +575,10 @@ def _read_outcomes(rebuilt: RebuiltRun) -> dict[str, Outcome]:
 def _load_model(rebuilt: RebuiltRun, *, padding_free: bool) -> nn.Module:
     """Return the saved model as the evaluation of the run used it."""
     model_class = getattr(transformers, rebuilt.task.row.model_class)
-    model: nn.Module = load_saved(model_class, str(rebuilt.folder))
+    saved: Any = load_saved(model_class, str(rebuilt.folder))
+    if rebuilt.record.arguments.get("channels_last"):
+        saved.to(memory_format=torch.channels_last)
+    model: nn.Module = saved
     cast_in_place(model, rebuilt.precision.storage_dtype)
     if padding_free and packing_support(model).supported:
         install_packing(model)

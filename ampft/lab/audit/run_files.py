@@ -19,11 +19,13 @@ from ampft.errors import InputError
 from ampft.evaluation.sanity import (
     chance_loss,
     constant_outcome,
+    never_predicted_warnings,
     result_warnings,
     validation_warnings,
 )
 from ampft.features.chosen_metrics import FLAG, compute
 from ampft.features.decisions import decision_warnings
+from ampft.features.nonfinite_steps import NonfiniteSkips
 from ampft.features.validations import BY_METRIC, ERROR, IS_LAST, LOSS, ValidationPart, all_metrics
 from ampft.files import read_hashed
 from ampft.flag import split_names
@@ -54,6 +56,10 @@ from ampft.tasks.task import Task
 from ampft.text.escaping import inert
 from ampft.text.json_io import read_json_object
 from ampft.text.numbers import counted
+from ampft.text.warning_names import PARTLY_COMPILED
+
+# Warnings that do not follow from the files of a run.
+NOT_REPEATED = {BATCH_NORM, SERVED_BACK, PARTLY_COMPILED}
 
 
 def history_rows(folder: Path) -> tuple[HistoryRow, ...]:
@@ -279,6 +285,11 @@ def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
     highest = max(parts, key=lambda part: (value(part, best.metric, sign), value(part, loss, -1)))
     lowest, last = max(parts, key=lambda part: value(part, loss, -1)), parts[-1]
     expected = {BY_METRIC: highest, IS_LAST: last}.get(best.by, lowest)
+    # Validations record the log loss without the weights of classes, by which it chooses.
+    is_weighted = record.arguments.get("class_weights") is not None
+    if is_weighted and best.by != IS_LAST:
+        of_step = (part for part in parts if part.step == best.step)
+        expected = next(of_step, expected)
     found = (best.epoch, best.step, best.value)
     step = expected.step if best.step is not None else None
     if found != (expected.epoch, step, expected.metrics.get(best.metric)):
@@ -286,7 +297,7 @@ def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
             f"best: {best.metric} {best.value} in epoch {best.epoch}, but the validation to keep "
             f"has {expected.metrics.get(best.metric)} after step {expected.step}"
         )
-    if best.by == BY_METRIC or best.gain is None or best.gain_error is None:
+    if is_weighted or best.by == BY_METRIC or best.gain is None or best.gain_error is None:
         return
     title = task.problem.metrics[loss].title
     if not _is_close(best.gain, value(lowest, loss, -1) - value(last, loss, -1)):
@@ -303,18 +314,22 @@ def check_warnings(
     """Compare the reasons not to trust the result with the recorded ones."""
     if record.versions.get("ampft") != versions().get("ampft"):
         return Check("warnings", NOT_COMPARED, "another version of ampft has other rules")
-    losses = [row.loss for row in rows if not row.skipped]
+    losses, skips = [row.loss for row in rows if not row.skipped], NonfiniteSkips()
+    for row in rows:
+        skips.add(row.step, row)
     constant = constant_outcome(task, outcome.split)
     groups = dependent_groups(task.data, outcome.split)
     expected = {
         **result_warnings(losses, chance_loss(task), outcome, constant, groups),
+        **never_predicted_warnings(task, outcome),
         **validation_warnings([part.metrics for part in record.validations]),
+        **skips.warnings(are_saved=True),
     }
     if isinstance(outcome, TunableOutcome):
         expected |= decision_warnings(task.settings, outcome.decisions)
     problems = [
         f"the warning {name!r} is {'missing' if name in expected else 'unfounded'}"
-        for name in sorted(expected.keys() ^ record.warnings.keys() - {BATCH_NORM, SERVED_BACK})
+        for name in sorted(expected.keys() ^ record.warnings.keys() - NOT_REPEATED)
     ]
     return check_from_problems(
         "warnings", problems, f"{counted(len(expected), 'warning')}, as recorded"

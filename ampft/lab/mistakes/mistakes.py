@@ -177,7 +177,8 @@ def _cases_of(
 def mistakes_text(mistakes: Mistakes) -> str:
     """Return the mistakes for a terminal: the most confident errors, and the confused pairs."""
     total = counted(mistakes.cases, "prediction")
-    wrong = f"{mistakes.wrong:,} of {total} on {mistakes.split} are wrong: {mistakes.summary}"
+    are = "is" if mistakes.wrong == 1 else "are"
+    wrong = f"{mistakes.wrong:,} of {total} on {mistakes.split} {are} wrong: {mistakes.summary}"
     if not mistakes.outcome.names:  # numbers or losses: none is right or wrong
         wrong = f"{total} on {mistakes.split}: {mistakes.summary}"
     blocks: list[Block] = [Paragraph(wrong)]
