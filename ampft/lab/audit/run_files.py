@@ -288,7 +288,8 @@ def _best_problems(record: RunRecord, task: Task) -> Iterator[str]:
     # Validations record the log loss without the weights of classes, by which it chooses.
     is_weighted = record.arguments.get("class_weights") is not None
     if is_weighted and best.by != IS_LAST:
-        of_step = (part for part in parts if part.step == best.step)
+        when = best.epoch if best.step is None else best.step
+        of_step = (p for p in parts if when == (p.epoch if best.step is None else p.step))
         expected = next(of_step, expected)
     found = (best.epoch, best.step, best.value)
     step = expected.step if best.step is not None else None
