@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from data_walks import Remedy, Walk
+from collections.abc import Callable
+
+from data_walks import Files, Remedy, Walk
 
 
 def table(*rows: str, header: str = "id,label,prediction") -> str:
@@ -42,7 +44,46 @@ IN_ONE_FOLD, IN_FOLDS = (
     )
     for folds in (1, 3)
 )
+
+
+def one_case(name: str, predicted: Callable[[int], str], *, truth: str = "yx") -> Files:
+    """Return tables of three seeds, where only the first of 40 rows can have another label.
+
+    Args:
+        name: Name of the arm.
+        predicted: Function from the seed to the predictions of the first rows; all other rows are
+            predicted to be x.
+        truth: Labels of the first row and of all others.
+    """
+    labels = truth[0] + truth[1] * 39
+    tables: Files = {}
+    for seed in (1, 2, 3):
+        pairs = zip(labels, predicted(seed).ljust(40, "x"), strict=True)
+        rows = [f"{i},{label},{prediction}" for i, (label, prediction) in enumerate(pairs)]
+        tables[f"{name}-seed{seed}.csv"] = table(*rows)
+    return tables
+
+
+def of_seed(seed: int) -> str:
+    """Return predictions in which one row is y, another for each seed; none for the first."""
+    return "x" * (seed - 1) + "y" * (seed > 1)
+
+
 OF_TABLES = {
+    "a measure of one rare case": Walk(
+        one_case("p", lambda _: "") | one_case("q", of_seed), f"{COMPARED} --metric cohen_kappa",
+        (
+            Remedy("Use another metric", add="--metric accuracy", without="--metric cohen_kappa"),
+            Remedy("or more test examples of the rare classes", files=TABLES),
+        ),
+    ),
+    "a measure of one label": Walk(
+        one_case("p", lambda _: "", truth="xx") | one_case("q", of_seed, truth="xx"),
+        f"{COMPARED} --label_names x,y --metric cohen_kappa",
+        (
+            Remedy("Use another metric", add="--metric accuracy", without="--metric cohen_kappa"),
+        ),
+    ),
     "an id twice": bad_table(GOOD + "0,x,x\n", Remedy("Give every example once", files=MENDED)),
     "an empty cell": bad_table(
         GOOD.replace("0,x,x", "0,,x"), Remedy("Fill the cell", files=MENDED)

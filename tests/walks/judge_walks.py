@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from command_walks import table
+from command_walks import of_seed, one_case, table
 from data_walks import Files, Remedy, Walk
 from prepared import OF_PLANS, Prepared, copied, recorded
 from run_walks import BF16, FP32
@@ -54,7 +54,13 @@ def blocked(path: Path, prepared: Prepared) -> None:
     path.mkdir(parents=True)
 
 
+KAPPA = f"judge l --best {OLD} --metric cohen_kappa"
 OF_LEDGERS = {
+    "a measure of one rare case": changed(
+        KAPPA,
+        instead("cohen_kappa", "accuracy", "Use another metric"),
+        files=one_case("old", of_seed),
+    ),
     "a ledger that ended": of_tables(
         f"{FINAL} ; judge l --candidate {NEW}",
         instead(f"{FINAL} ; judge l --candidate {NEW}", f"judge l2 --best {FINAL_OLD}", "Start a"),

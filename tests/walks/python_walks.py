@@ -144,6 +144,19 @@ CURVE = (
     "UNTIL=plan curve --seeds 3 --sizes 12,24 --output_dir p -- --dataset_name d"
     f" --test_fraction 0 --model_name_or_path model {SHORT}"
 )
+GROUPED = {
+    f"{name}.csv": "text,label,g\n"
+    + "".join(f"{name}{i} w,{'cd'[i % 2]},{name[0]}{i // size}\n" for i in range(24))
+    for name, size in (("a", 1), ("b", 1), ("u", 2))
+}
+OF_GROUPS = (
+    "train --train_file a.csv --validation_file b.csv --group_column g --model_name_or_path model"
+    f" {SHORT}"
+)
+TWO_GROUPINGS = (
+    f"{OF_GROUPS} --test_file u.csv --output_dir o1 --overwrite_output_dir ; {OF_GROUPS}"
+    " --test_file t.csv --output_dir o2 --learning_rate 1e-3 ; compare o1 o2"
+)
 OF_RUNS = f"judge l --final --candidate {BF16} --best {FP32}"
 OF_COMMANDS = {
     "numbers that are equal where they count": Walk(
@@ -155,6 +168,15 @@ OF_COMMANDS = {
     ),
     "adapters of random weights": changed(
         f"{ADAPTED} --output_dir o", instead("--no-merge_lora", "--merge_lora", "Add --merge_lora")
+    ),
+    "runs with other groups": changed(
+        TWO_GROUPINGS,
+        Remedy(
+            "the same groups in it",
+            without="t.csv",
+            add="u.csv --overwrite_output_dir",
+        ),
+        files=GROUPED | {"t.csv": GROUPED["u.csv"].replace(",u1\n", ",u0\n")},
     ),
     "a curve without test rows": changed(
         CURVE,

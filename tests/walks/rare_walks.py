@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import datasets
 import numpy as np
+import soundfile
 from data_walks import FILE, WHITE, Remedy, Walk, csv, lines
 from media_walks import GOOD, PIXELS
 from training_walks import without
 
 IMAGE = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+LETTERS = datasets.ClassLabel(names=["a", "b"])
 
 
 def two_images(path: Path, _: object) -> None:
     """Save a data set with two columns of images, and labels."""
-    names = datasets.ClassLabel(names=["a", "b"])
-    kinds = {"image": datasets.Image(), "other": datasets.Image(), "label": names}
+    kinds = {"image": datasets.Image(), "other": datasets.Image(), "label": LETTERS}
     table = {"image": [IMAGE] * 8, "other": [IMAGE] * 8, "label": [0, 1] * 4}
     datasets.Dataset.from_dict(table, features=datasets.Features(kinds)).to_parquet(path)
+
+
+def images_and_sounds(path: Path, _: object) -> None:
+    """Save a data set with a column of images and a column of sounds."""
+    content = io.BytesIO()
+    soundfile.write(content, np.sin(np.arange(800) / 9), 8000, format="WAV")
+    kinds = {"image": datasets.Image(), "audio": datasets.Value("binary"), "label": LETTERS}
+    table = {"image": [IMAGE] * 8, "audio": [content.getvalue()] * 8, "label": [0, 1] * 4}
+    stored = datasets.Dataset.from_dict(table, features=datasets.Features(kinds))
+    # Features of sounds in the table would need torchcodec.
+    stored.cast_column("audio", datasets.Audio(decode=False)).to_parquet(path)
+
+
+def png(bits: int, colour_type: int, pixel: bytes, *, transparent: bytes = b"") -> bytes:
+    """Return a PNG of one pixel, with the colour that its file calls transparent."""
+    size = struct.pack(">IIBBBBB", 1, 1, bits, colour_type, 0, 0, 0)
+    chunks = {b"IHDR": size, b"tRNS": transparent, b"IDAT": zlib.compress(b"\0" + pixel)}
+    if not transparent:
+        del chunks[b"tRNS"]
+    content = b"\x89PNG\r\n\x1a\n"
+    for name, data in (chunks | {b"IEND": b""}).items():
+        content += struct.pack(">I", len(data)) + name + data
+        content += struct.pack(">I", zlib.crc32(name + data))
+    return content
 
 
 def columns(**values: list[object]) -> Callable[[Path, object], object]:
@@ -34,11 +62,25 @@ def columns(**values: list[object]) -> Callable[[Path, object], object]:
 WORDS, TAGS = [["a", "b"], ["c", "d"]] * 4, [["x", "y"], ["y", "x"]] * 4
 NUMBERS = {"n": [1, 2] * 4, "t": ["u", "v"] * 4, "label": ["x", "y"] * 4}
 SENTENCES = [{"text": w, "label": t} for w, t in zip(WORDS, TAGS, strict=True)]
+PICTURES = {f"d/train/{'ab'[i % 2]}/{i}.png": png(8, 2, bytes((i, 0, 0))) for i in range(8)}
 CORRECTIONS = "label,corrected,text\na,b,t0\na,{},t0\n"
 OF_RARE_DATA = {
     "two columns of images in a data set": Walk(
         {"d/train.parquet": two_images}, "--dataset_name d --task images",
         (Remedy("Pass one", add="--image_column_name image"),),
+    ),
+    "images beside sounds": Walk(
+        {"d/train.parquet": images_and_sounds}, "--dataset_name d",
+        (Remedy("--task images"), Remedy("or --task sounds", add="--task sounds")),
+    ),
+    "a transparent colour of 16 bits": Walk(
+        PICTURES | {"d/train/a/0.png": png(16, 2, b"\1\2" * 3, transparent=b"\1\2" * 3)},
+        "--dataset_name d --task images",
+        (
+            Remedy("Save the image with 8 bits", files={
+                "d/train/a/0.png": png(8, 2, b"\1" * 3, transparent=b"\0\1" * 3)}),
+            Remedy("or with an alpha channel", files={"d/train/a/0.png": png(16, 6, b"\1\2" * 4)}),
+        ),
     ),
     "a column of numbers as texts": Walk(
         {"d/train.parquet": columns(**NUMBERS)}, "--dataset_name d --text_column_names n",

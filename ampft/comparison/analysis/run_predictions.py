@@ -200,7 +200,7 @@ def _check_same_cases(path: Path, outcome: Outcome, cases: Cases) -> None:
     if read_groups(path) != cases.groups:
         raise InputError(
             f"RUN: {cases.path} and {path} have different groups of examples. Compare runs with "
-            "the same --group_column, of the same version of ampft."
+            "the same --group_column and the same groups in it, of the same version of ampft."
         )
     # The outcome checks that the ids are 0..n-1 in every file.
     differs = rows_differ(cases.truth, outcome.truth)
