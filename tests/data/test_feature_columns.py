@@ -16,6 +16,8 @@ from ampft import decision
 from ampft.data.sources.source_table import as_text
 from ampft.decision import Contract, Rule, is_described, template, with_features
 from ampft.errors import InputError
+from ampft.kinds.prediction import TrainingInfo
+from ampft.kinds.rows import rows_in_memory
 
 FEATURES = {"feature_columns": "age,country"}
 
@@ -41,6 +43,15 @@ def test_rows_in_memory_may_have_values_of_numpy_and_pandas():
     assert [as_text(value, "here", "age") for value in values] == [
         "17", None, "42", "1.5", None, None,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("cell", ["", None, float("nan")])
+def test_a_row_in_memory_without_a_text_says_so(cell):
+    """Like an empty cell of a file; an empty text by itself is a text."""
+    trained = TrainingInfo(("text",), ("a", "b"), {}, several_labels=False)
+    assert rows_in_memory("text", "", trained) == [("",)]
+    with pytest.raises(InputError, match=r"position 1 .* which has no text in 'text'\."):
+        rows_in_memory("text", [{"text": "a"}, {"text": cell}], trained)
 
 
 def test_what_a_client_types():
