@@ -270,12 +270,10 @@ def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[
                 trained.input_columns, names, trained.feature_columns, trained.text_column_delimiter
             )
             require_columns(columns.sources, names, "inputs", origin=place)
-            given, row = row, list(columns.texts([row[name] for name in columns.sources], place))
+            row = list(columns.texts([row[name] for name in columns.sources], place))
             if None in row:
-                raise InputError(
-                    f"{place}: received {quoted(given)}, which has no text in "
-                    f"{quoted_list(trained.input_columns)}."
-                )
+                names = quoted_list(trained.input_columns)
+                raise InputError(f"{place}: the row has no text in {names}.")
         tuples.append(tuple(row) if isinstance(row, list | tuple) else (row,))
     for number, row in enumerate(tuples):
         place = f"position {number} (from 0)"

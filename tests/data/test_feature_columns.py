@@ -50,7 +50,7 @@ def test_a_row_in_memory_without_a_text_says_so(cell):
     """Like an empty cell of a file; an empty text by itself is a text."""
     trained = TrainingInfo(("text",), ("a", "b"), {}, several_labels=False)
     assert rows_in_memory("text", "", trained) == [("",)]
-    with pytest.raises(InputError, match=r"position 1 .* which has no text in 'text'\."):
+    with pytest.raises(InputError, match=r"position 1 \(from 0\): the row has no text in 'text'\."):
         rows_in_memory("text", [{"text": "a"}, {"text": cell}], trained)
 
 
