@@ -272,8 +272,8 @@ def rows_in_memory(noun: str, inputs: Any, trained: TrainingInfo) -> list[tuple[
             require_columns(columns.sources, names, "inputs", origin=place)
             row = list(columns.texts([row[name] for name in columns.sources], place))
             if None in row:
-                names = quoted_list(trained.input_columns)
-                raise InputError(f"{place}: the row has no text in {names}.")
+                wanted = quoted_list(trained.input_columns)
+                raise InputError(f"{place}: the row has no text in {wanted}.")
         tuples.append(tuple(row) if isinstance(row, list | tuple) else (row,))
     for number, row in enumerate(tuples):
         place = f"position {number} (from 0)"
