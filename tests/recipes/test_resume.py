@@ -234,7 +234,9 @@ def test_another_topology_is_refused_unless_allowed_and_then_recorded(train, cop
     refused = train(copied, *LATEST, *cut, code=2)
     assert "micro-batches per step and process  2           4" in refused.stderr
     assert "pass --allow_topology_change, which is recorded" in refused.stderr
-    train(copied, *LATEST, *cut, "--allow_topology_change")
+    done = train(copied, *LATEST, *cut, "--allow_topology_change")
+    told = " ".join(done.stdout.split())
+    assert "micro-batches per step and process: 2 in the checkpoint, 4 now" in told
     changed = evidence(copied)
     assert changed["example_ids_sha256"] == straight["example_ids_sha256"]
     assert [row["micro_batches"] for row in changed["history"]] == [2] * 6 + [4] * 12

@@ -13,6 +13,7 @@ from ampft.data.splits import group_equal_keys
 from ampft.decision import Rule
 from ampft.errors import InputError
 from ampft.export.certificate.certificate import EQUAL, PASSED, UNDECIDED, ProductCount, finding
+from ampft.export.certificate.certificate_page import class_table
 from ampft.export.certificate.equality import AnswerTally
 from ampft.export.certificate.gate import (
     STORED,
@@ -90,6 +91,21 @@ def test_the_hidden_loss_of_an_unchanged_class_is_exact(index):
     # Clopper and Pearson: no loss among n cases.
     expected = beta.ppf(0.95, 1, each.rows)
     assert each.hidden_loss == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_group_of_examples_counts_once_and_its_examples_are_counted_too():
+    labels, logits = drawn()
+    of_rows = certificate(labels, logits, logits)
+    assert "groups" not in class_table(of_rows).header
+    groups = group_equal_keys((np.arange(len(labels)) // 2).tolist())  # two neighbours each
+    sides = outcome(logits, labels), outcome(logits, labels)
+    comparison, classes = compare_outcomes(*sides, name="onnx fp32", groups=groups)
+    table = class_table(replace(of_rows, comparison=comparison, classes=classes))
+    columns = [table.header.index(name) for name in ("examples", "groups")]
+    for index, row in enumerate(table.rows):
+        own = np.flatnonzero(labels == index)
+        expected = [len(own), len({*(own // 2)})]
+        assert [int(str(row[k]).replace(",", "")) for k in columns] == expected
 
 
 def test_a_broken_class_is_found_though_it_is_rare():
