@@ -55,6 +55,12 @@ DEFAULT = "default"
 TESTS = 2  # for each candidate: its log loss, and its primary metric
 
 
+def exact(rate: float) -> str:
+    """Return a learning rate as text that gives the same number when it is read."""
+    short = f"{rate:g}"
+    return short if float(short) == rate else repr(rate)
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Settings that a search trains."""
@@ -65,7 +71,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """Name of its arm."""
-        return f"{DEFAULT if self.rate is None else f'rate-{self.rate:g}'}-{self.length}"
+        return f"{DEFAULT if self.rate is None else f'rate-{exact(self.rate)}'}-{self.length}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +114,7 @@ class SearchPlan:
 
     def flags(self, candidate: Candidate) -> tuple[str, ...]:
         """Return the settings of a candidate."""
-        rate = () if candidate.rate is None else ("--learning_rate", f"{candidate.rate:g}")
+        rate = () if candidate.rate is None else ("--learning_rate", exact(candidate.rate))
         return (*rate, f"--{self.setting}", str(candidate.length))
 
     def arm(self, candidate: Candidate) -> ArmSettings:
@@ -238,7 +244,7 @@ def fitting_plan(largest: SearchPlan, *, few: bool, own_rates: bool, asked: str)
         f"--time_budget {asked}: the smallest search takes about "
         f"{approximate_duration(least.seconds)}, because one training takes "
         f"{approximate_duration(one.run_seconds(least.mode, one.size))}, and {2 * least.seeds} of "
-        "them judge the choice. Raise the budget, shorten the training (--num_train_epochs), or "
+        f"them judge the choice. Raise the budget, shorten the training (--{least.setting}), or "
         "use the defaults with ampft train."
     )
 

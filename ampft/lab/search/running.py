@@ -34,6 +34,7 @@ from ampft.lab.search.rungs import (
     SearchPlan,
     best,
     choices,
+    exact,
     loss_name,
     read_evidence,
 )
@@ -342,13 +343,13 @@ def _with_arm(plan: Plan, searched: SearchPlan, candidate: Candidate) -> Plan:
 
 def _described(plan: SearchPlan, folder: Path) -> str:
     """Return the lines of the plan."""
-    rates = ", ".join(f"{rate:g}" for rate in plan.rates)
+    rates = ", ".join(map(exact, plan.rates))
     lengths = ", ".join(map(str, plan.lengths))
     rows = counted(plan.validation_rows, "validation row")
     if plan.folds:
         rows = f"{plan.folds} folds of the rows that do not judge"
     planned, budget = map(approximate_duration, (plan.seconds, plan.budget))
-    rate = "" if plan.default_rate is None else f"{plan.default_rate:g}, "
+    rate = "" if plan.default_rate is None else f"{exact(plan.default_rate)}, "
     kept = f"kept unless another is better by more than chance on {rows}"
     lines = [
         ("tries", f"learning rates {rates} and the default, for {lengths} {plan.unit}s"),

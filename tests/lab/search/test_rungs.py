@@ -128,6 +128,20 @@ def test_less_time_means_fewer_rungs_then_fewer_rates_and_never_fewer_seeds():
         fitted(shortest.seconds - 1)
 
 
+@pytest.mark.parametrize("setting", ["num_train_epochs", "max_train_steps"])
+def test_a_time_that_is_too_short_names_the_setting_that_decides_the_length(setting):
+    with pytest.raises(InputError, match=rf"shorten the training \(--{setting}\)"):
+        fitted(1.0, setting=setting)
+
+
+def test_runs_train_with_the_learning_rate_that_was_asked_for_and_is_reported():
+    rates = (0.0012345678, 0.0012345679, 3e-5)
+    candidates = [Candidate(rate, 3) for rate in rates]
+    assert [float(PLAN.flags(each)[1]) for each in candidates] == list(rates)
+    assert len({each.name for each in candidates}) == 3
+    assert candidates[-1].name == "rate-3e-05-3"
+
+
 def test_few_validation_rows_are_replaced_by_folds_where_the_time_allows():
     assert fitted(1e6, few=True).folds == 5
     assert fitted(1e6).folds == 0
