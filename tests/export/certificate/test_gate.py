@@ -263,7 +263,7 @@ def test_groups_are_the_cases_of_a_class():
     sides = outcome(logits, labels), outcome(logits, labels)
     _, classes = compare_outcomes(*sides, groups=groups)
     pairs = len({i // 2 for i in np.flatnonzero(labels == 0)})
-    assert classes[0].rows == pairs < (labels == 0).sum()
+    assert classes[0].groups == pairs < classes[0].rows == (labels == 0).sum()
 
 
 def test_a_margin_out_of_range_is_refused():

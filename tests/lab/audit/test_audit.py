@@ -503,7 +503,7 @@ def test_the_squared_error_chooses_the_epoch_of_numbers(by, epoch, error):
         metric="r2", epoch=epoch, step=epoch, value=parts[epoch - 1].metrics["r2"], by=by, rows=20,
         gain=0.25, gain_error=error,
     )  # fmt: skip
-    record = SimpleNamespace(best=best, validations=parts)
+    record = SimpleNamespace(best=best, validations=parts, arguments={})
     problems = list(_best_problems(record, SimpleNamespace(problem=Regression(("y",)))))
     assert bool(problems) == ((by == "mse") != (error == 0.01)), problems
 
