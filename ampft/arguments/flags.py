@@ -150,6 +150,12 @@ def _hints(kind: type[Any]) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
+def without_flags(kind: type[Any], words: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return a command line without some of its flags, by the names of their settings."""
+    given = given_flags(words, *fields_and_hints(ConfigFlag, kind))
+    return [word for each in given if each.name not in names for word in each.words]
+
+
 def later_wins(kind: type[Any], *parts: Sequence[str]) -> list[str]:
     """Return command lines joined, without the flags that a later part sets again.
 

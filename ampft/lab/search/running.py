@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ampft.arguments.classify import ClassifyArguments
-from ampft.arguments.flags import later_wins
+from ampft.arguments.flags import later_wins, without_flags
 from ampft.comparison.analysis.loading import RUNS_NAME
 from ampft.comparison.execution.comparison_folder import (
     LOGS_NAME,
@@ -51,6 +51,10 @@ from ampft.text.terminal import labelled, print_line
 CANDIDATES, FINAL, LEDGER = "candidates", "final", "ledger"  # folders in the folder of a search
 CHOSEN = "chosen"
 LEAVES_OUT = ("--leave_out_test", "--no-baseline")
+# Settings of a run whose decisions are not fitted.
+NOT_FITTED: dict[str, Any] = {
+    "calibrate": False, "tune_thresholds": None, "positive_label": None, "abstain": None,
+}  # fmt: skip
 
 
 def comparison(
@@ -164,6 +168,9 @@ class Search:
         plan = self.plan
         argv = later_wins(ClassifyArguments, self.argv, LEAVES_OUT)
         classify = replace(self.classify, leave_out_test=True, baseline=False)
+        if not plan.folds:  # they would be fitted on the rows that choose
+            argv = without_flags(ClassifyArguments, argv, NOT_FITTED)
+            classify = replace(classify, **NOT_FITTED)
         command = comparison(
             self.settings, argv, classify, seeds=1, folds=plan.folds, output_dir=self.folder.path
         )

@@ -12,6 +12,8 @@ from record_fixtures import record_of
 from test_rungs import PLAN
 
 from ampft.arguments.classify import ClassifyArguments
+from ampft.arguments.flags import without_flags
+from ampft.arguments.parsing import parse_classify_arguments
 from ampft.comparison.execution.plan import Plan
 from ampft.comparison.settings import ComparisonDesign
 from ampft.errors import InputError
@@ -181,3 +183,14 @@ def test_an_answer_is_not_printed_for_changed_predictions(tmp_path):
     predictions.write_bytes(b"others")
     with pytest.raises(InputError, match=r"predictions\.parquet: the file was changed"):
         search.check_inputs_unchanged()
+
+
+def test_candidates_are_compared_without_decisions_on_the_rows_that_choose():
+    """These would be fitted on the only rows that are left, so that each candidate was refused."""
+    given = ["--tune_thresholds", "f1", "--calibrate", "--positive_label=a", "--seed", "1"]
+    given += ["--abstain", "0.1"]
+    left = without_flags(ClassifyArguments, given, running.NOT_FITTED)
+    assert left == ["--seed", "1"]
+    classify = replace(parse_classify_arguments(["--train_file", "t.csv", *given]))
+    assert classify.fitted_flags == ("--calibrate", "--tune_thresholds", "--abstain")
+    assert replace(classify, **running.NOT_FITTED).fitted_flags == ()
