@@ -303,9 +303,10 @@ def exported(
     if case.processes > 1 or "lora_r" in case.settings:
         return []
     artifact = folder / f"artifact-{form}"
-    done = command(
-        *("export", run.folder, "--format", form, "--output_dir", artifact, "--no_measure")
-    )
+    words = ("export", run.folder, "--format", form, "--output_dir", artifact, "--no_measure")
+    done = command(*words)
+    if done.code == 2 and "is undefined for these predictions. Use another" in done.err:
+        done = command(*words, "--metric", "accuracy")
     refusals = ("ONNX", "trace", "needs at least 2 independent rows")
     if done.code == 2 and any(each in done.err for each in refusals):
         return []
