@@ -108,7 +108,7 @@ def split_off(
     _, firsts, membership = np.unique(groups, return_index=True, return_inverse=True)
     second = stratified_choice(labels[firsts], count, seed=seed, leave_one=True)
     is_second = np.isin(membership, second)
-    # A class may occur only in groups of which another is the first row's.
+    # A class may occur only in groups whose first row has another class.
     for missing in np.setdiff1d(labels, labels[~is_second]):
         holders, sizes = np.unique(membership[is_second], return_counts=True)
         has = np.isin(holders, membership[labels == missing])

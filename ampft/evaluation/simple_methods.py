@@ -25,7 +25,7 @@ class SimpleMethodResult:
     """A method without fine-tuning, on the final split."""
 
     name: str
-    # Empty if there is no result; None for a metric that the rows leave undefined.
+    # Empty if there is no result; a metric that is undefined on these rows is None.
     metrics: Mapping[str, float | None]
     # 95 % interval of its primary metric minus the fine-tuned model's, on the same cases; None if
     # there is no result.

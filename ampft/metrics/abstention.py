@@ -111,7 +111,7 @@ def candidate_confidences(confidence: FloatArray, correct: BoolArray, error: flo
     """
     if not len(confidence):
         return [0.0]
-    # Just below those of the rows, which a batch of another size rounds otherwise.
+    # Slightly below the rows' own, because another batch size may round these differently.
     descending = np.sort(confidence)[::-1].astype(np.float64)
     descending = np.maximum(descending - 4 * probability_rounding(descending), 0.0)
     descending = descending.astype(np.float32).astype(np.float64)

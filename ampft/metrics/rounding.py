@@ -9,7 +9,9 @@ LOGIT_ROUNDING = 4e-6  # of a logit in float32, in batches of other sizes
 
 
 def probability_rounding(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return how far rounding moves probabilities: by that of a logit in float32, and their own.
+    """Return how much rounding in float32 can change probabilities.
+
+    It is the effect of rounding a logit, plus that of rounding the probability.
 
     Args:
         probabilities: Probabilities in [0, 1], of any shape.
